@@ -35,7 +35,7 @@ Options:
       --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
       --image-repository NAME            Where images come from (default registry.k8s.io)
       --kubeconfig FILE                  kubeconfig of an administrator (default /etc/kubernetes/admin.conf)
-      --kubeconfig-dir DIR               Where kubeconfigs are written (default /etc/kubernetes)
+      --kubeconfig-dir DIR               Of the phase kubeconfig: where they are written (default /etc/kubernetes)
       --kubernetes-version VERSION       Version of the control plane (default: the agent's Kubernetes release)
       --node-name NAME                   Name of the node (default: the host name, in lower case)
   -o, --output yaml                      With --dry-run: only the files, as YAML documents
@@ -231,6 +231,11 @@ impl ControlPlaneOptions {
             let message = format!("can not mix '--config' with arguments [{}]", mixed.join(" "));
             return Err(UsageError::Option(message));
         }
+        // The static pods mount kubeconfigs from the usual place.
+        if options.phase.is_none() && options.kubeconfig_dir.is_some() && !options.help {
+            let message = "--kubeconfig-dir is an option of agent init phase kubeconfig";
+            return Err(UsageError::Option(message.to_owned()));
+        }
         if options.yaml && !options.dry_run {
             return Err(UsageError::Option("--output yaml requires --dry-run".to_owned()));
         }
@@ -350,6 +355,7 @@ mod tests {
             ("--volumes", "--volumes"),
             ("-o json --dry-run", "use yaml"),
             ("-o yaml", "requires --dry-run"),
+            ("--kubeconfig-dir /x", "agent init phase kubeconfig"),
             ("now", "unexpected argument \"now\""),
             ("phase", "subcommand is required"),
             ("phase certs nothing", "invalid phase name: certs/nothing"),

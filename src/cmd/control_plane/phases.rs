@@ -54,7 +54,7 @@ pub(super) fn init(
     } else {
         options.skip_phases.clone()
     };
-    let chosen = select::select(options.phase, &skipped).map_err(|why| UsageError::Option(why))?;
+    let chosen = select::select(options.phase, &skipped).map_err(UsageError::Option)?;
     if options.phase.is_none() {
         settings.cluster.dns_disabled |= !chosen.contains(&"addon/coredns");
         settings.cluster.proxy_disabled |= !chosen.contains(&"addon/kube-proxy");
@@ -196,7 +196,7 @@ fn talk(
 ) -> Result<(), InitError> {
     let patches = if names.contains(&"addon/coredns") { patches::load(context)? } else { Patches::default() };
     let settings = context.settings.clone();
-    let paths = Paths { kubernetes: context.kubeconfig_dir.clone(), ..context.paths.clone() };
+    let paths = context.paths.clone();
     let api = ApiOptions {
         kubeconfig: options.kubeconfig.clone(),
         upload_certs: options.upload_certs,

@@ -75,6 +75,7 @@ start the service, wait until it is healthy. Can be repeated: existing files are
 
 Usage: agent init [options] [-- FLAGS OF THE AGENT]
        agent init phase NAME [options]
+       agent init --control-plane [options]   the first node of a cluster: agent init --control-plane --help
 
 Flags after -- are written to /etc/default/agent, for the service.
 
