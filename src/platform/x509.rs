@@ -114,9 +114,12 @@ pub(crate) fn public_key(certificate: &[u8]) -> Option<&[u8]> {
     Some(fields(certificate)?.key)
 }
 
-/// The attributes of a certificate's subject: OID, tag and value. `None`: two of them are in one set.
+/// An attribute of a name: OID, tag and value.
+type NamePart<'a> = (&'a [u8], u8, &'a [u8]);
+
+/// The attributes of a certificate's subject. `None`: two of them are in one set.
 #[must_use]
-pub(crate) fn subject_parts(certificate: &[u8]) -> Option<Vec<(&[u8], u8, &[u8])>> {
+pub(crate) fn subject_parts(certificate: &[u8]) -> Option<Vec<NamePart<'_>>> {
     let mut rest = fields(certificate)?.subject;
     let mut parts = Vec::new();
     while !rest.is_empty() {

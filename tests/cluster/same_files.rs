@@ -112,14 +112,14 @@ impl Both {
             for entry in entries.flatten().filter(|entry| entry.path().is_file()) {
                 let name = format!("{directory}/{}", entry.file_name().display());
                 let text = fs::read_to_string(entry.path()).expect("read");
-                let mode = fs::metadata(entry.path()).expect("stat");
-                let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
+                let about = fs::metadata(entry.path()).expect("stat");
+                let permissions = std::os::unix::fs::PermissionsExt::mode(&about.permissions());
                 let shown = match entry.path().extension().and_then(|it| it.to_str()) {
                     Some("crt") => self.fields(&text),
                     Some("conf") => self.kubeconfig(&text),
                     _ => Value::Null,
                 };
-                made.insert(name, json!([mode, shown]));
+                made.insert(name, json!([permissions, shown]));
             }
         }
         made

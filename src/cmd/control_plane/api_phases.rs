@@ -20,6 +20,7 @@ use crate::cluster::client::h2::H2Transport;
 use crate::cluster::discovery::cluster_of;
 use crate::cluster::pki::files::ClusterEntry;
 use crate::codec::base64;
+use crate::model::duration::GoDuration;
 use crate::model::types::Timestamp;
 use crate::platform::rt;
 
@@ -85,7 +86,7 @@ impl<'a> ApiPhases<'a> {
         patch: &'a dyn Fn(serde_json::Value) -> Result<serde_json::Value, String>,
     ) -> Self {
         let times = [settings.timeouts.control_plane, settings.timeouts.kubelet, settings.timeouts.api_call];
-        let longest = times.into_iter().map(|time| time.to_std()).fold(options.timeout, Duration::max);
+        let longest = times.into_iter().map(GoDuration::to_std).fold(options.timeout, Duration::max);
         Self {
             settings,
             options,

@@ -215,15 +215,14 @@ impl ControlPlaneOptions {
                     options.set(field, &given)?;
                 }
                 Arg::Value(word) => words.push(word.to_string_lossy().into_owned()),
-                other => return Err(UsageError::Option(other.unexpected().to_string())),
+                other @ Arg::Short(_) => return Err(UsageError::Option(other.unexpected().to_string())),
             }
         }
         match words.split_first() {
             None => {}
+            Some((first, _)) if first == "phase" && options.help => {}
             Some((first, names)) if first == "phase" => {
-                if !options.help {
-                    options.phase = Some(select::named(names).map_err(UsageError::Option)?);
-                }
+                options.phase = Some(select::named(names).map_err(UsageError::Option)?);
             }
             Some((word, _)) => return Err(UsageError::Unexpected(word.clone())),
         }

@@ -137,11 +137,11 @@ fn alternative_names(of: Names, settings: &InitSettings) -> (Vec<String>, Vec<Ip
     names.sort_unstable();
     names.dedup();
     let mut each: Vec<IpAddr> = Vec::new();
-    addresses.into_iter().for_each(|address| {
+    for address in addresses {
         if !each.contains(&address) {
             each.push(address);
         }
-    });
+    }
     (names, each)
 }
 

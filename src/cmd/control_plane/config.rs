@@ -81,16 +81,16 @@ pub(crate) struct ClusterConfig {
 
 #[derive(Clone, Default)]
 pub(crate) struct Component {
-    pub extra_args: Vec<Argument>,
-    pub extra_volumes: Vec<ExtraVolume>,
+    pub args: Vec<Argument>,
+    pub volumes: Vec<ExtraVolume>,
     /// `EnvVar`s.
-    pub extra_envs: Vec<Value>,
+    pub envs: Vec<Value>,
 }
 
 impl Component {
     /// The value of an argument that the user set; the last one, as components read it.
     pub(crate) fn argument(&self, name: &str) -> Option<&str> {
-        let found = self.extra_args.iter().rev().find(|(given, _)| given == name);
+        let found = self.args.iter().rev().find(|(given, _)| given == name);
         found.map(|(_, value)| value.as_str())
     }
 }
@@ -292,9 +292,9 @@ fn component(component: &Component) -> Value {
         made
     };
     json!({
-        "extraArgs": arguments(&component.extra_args),
-        "extraVolumes": component.extra_volumes.iter().map(volume).collect::<Vec<_>>(),
-        "extraEnvs": component.extra_envs,
+        "extraArgs": arguments(&component.args),
+        "extraVolumes": component.volumes.iter().map(volume).collect::<Vec<_>>(),
+        "extraEnvs": component.envs,
     })
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn document(
     server: &str,
     user: &str,
     authorities: &str,
-    credentials: Value,
+    credentials: &Value,
 ) -> Value {
     let context = format!("{user}@{cluster}");
     json!({
@@ -112,7 +112,7 @@ pub(super) fn run(context: &mut Context<'_, '_>, phase: &str) -> Result<(), Init
     let pair = authority.sign(&leaf, certs::terms(&cluster, context)).map_err(InitError::ControlPlane)?;
     let server = spec.server(&context.settings);
     let made =
-        document(&cluster.name, &server, &leaf.common_name, &authority.certificate, certificate(&pair));
+        document(&cluster.name, &server, &leaf.common_name, &authority.certificate, &certificate(&pair));
     context.say(&format!("[kubeconfig] Writing {name:?} kubeconfig file\n"))?;
     context.put(place, 0o600, yaml::to_string(&made), Content::Secret)
 }
@@ -125,7 +125,8 @@ pub(super) fn check_external(context: &mut Context<'_, '_>) -> Result<(), InitEr
 /// A file that exists must lead to this cluster's authority; another server deserves a warning.
 fn check(context: &mut Context<'_, '_>, spec: &ConfSpec) -> Result<(), InitError> {
     let path = context.kubeconfig_dir.join(spec.file());
-    let refused = |why: String| InitError::ControlPlane(format!("the file {path:?} {why}"));
+    let refused =
+        |why: String| InitError::ControlPlane(format!("the file {:?} {why}", path.display().to_string()));
     let text = context.read(&path)?.ok_or_else(|| refused("does not exist".to_owned()))?;
     let values = yaml_to_values(&text, false).map_err(|error| refused(format!("cannot be read: {error}")))?;
     let found =

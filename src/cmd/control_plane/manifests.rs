@@ -39,7 +39,7 @@ pub(crate) struct PodFacts {
 struct Mount {
     name: String,
     host_path: String,
-    mount_path: String,
+    place: String,
     kind: String,
     read_only: bool,
 }
@@ -101,13 +101,7 @@ fn variables(proxies: &[(String, String)], extra: &[Value]) -> BTreeMap<String, 
 }
 
 fn same_place(name: &str, place: String, kind: &str, read_only: bool) -> Mount {
-    Mount {
-        name: name.to_owned(),
-        mount_path: place.clone(),
-        host_path: place,
-        kind: kind.to_owned(),
-        read_only,
-    }
+    Mount { name: name.to_owned(), place: place.clone(), host_path: place, kind: kind.to_owned(), read_only }
 }
 
 /// Certificates of the cluster and of the system.
@@ -125,12 +119,12 @@ fn certificates(settings: &InitSettings, facts: &PodFacts) -> Vec<Mount> {
 
 /// Adds the user's volumes: one of the same name replaces another.
 fn add_volumes(mounts: &mut Vec<Mount>, component: &Component) {
-    for extra in &component.extra_volumes {
+    for extra in &component.volumes {
         mounts.retain(|mount| mount.name != extra.name);
         mounts.push(Mount {
             name: extra.name.clone(),
             host_path: extra.host_path.clone(),
-            mount_path: extra.mount_path.clone(),
+            place: extra.mount_path.clone(),
             kind: extra.path_type.clone(),
             read_only: extra.read_only,
         });
@@ -208,9 +202,9 @@ fn api_server<'a>(settings: &InitSettings, facts: &PodFacts) -> PodSpec<'a> {
     PodSpec {
         name: API_SERVER,
         image: cluster.image(API_SERVER),
-        arguments: arguments(defaults, &cluster.api_server.extra_args),
+        arguments: arguments(defaults, &cluster.api_server.args),
         mounts,
-        env: variables(&facts.proxies, &cluster.api_server.extra_envs),
+        env: variables(&facts.proxies, &cluster.api_server.envs),
         annotation: Some((
             "kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint",
             endpoint.authority(),
@@ -263,9 +257,9 @@ fn controller_manager<'a>(settings: &InitSettings, paths: &Paths, facts: &PodFac
     PodSpec {
         name: CONTROLLER_MANAGER,
         image: cluster.image(CONTROLLER_MANAGER),
-        arguments: arguments(defaults, &component.extra_args),
+        arguments: arguments(defaults, &component.args),
         mounts,
-        env: variables(&facts.proxies, &component.extra_envs),
+        env: variables(&facts.proxies, &component.envs),
         annotation: None,
         cpu: "200m",
         memory: "",
@@ -291,9 +285,9 @@ fn scheduler<'a>(settings: &InitSettings, paths: &Paths, facts: &PodFacts) -> Po
     PodSpec {
         name: SCHEDULER,
         image: settings.cluster.image(SCHEDULER),
-        arguments: arguments(defaults, &component.extra_args),
+        arguments: arguments(defaults, &component.args),
         mounts,
-        env: variables(&facts.proxies, &component.extra_envs),
+        env: variables(&facts.proxies, &component.envs),
         annotation: None,
         cpu: "100m",
         memory: "",
@@ -337,12 +331,12 @@ fn etcd<'a>(settings: &InitSettings, local: &LocalEtcd) -> PodSpec<'a> {
     PodSpec {
         name: ETCD,
         image: cluster.etcd_image(),
-        arguments: arguments(defaults, &local.component.extra_args),
+        arguments: arguments(defaults, &local.component.args),
         mounts: vec![
             same_place("etcd-data", path(&local.data_dir), "DirectoryOrCreate", false),
             same_place("etcd-certs", path(&cluster.cert_dir.join("etcd")), "DirectoryOrCreate", false),
         ],
-        env: variables(&[], &local.component.extra_envs),
+        env: variables(&[], &local.component.envs),
         annotation: Some(("kubeadm.kubernetes.io/etcd.advertise-client-urls", url(2379))),
         cpu: "100m",
         memory: "100Mi",
@@ -366,7 +360,7 @@ fn render(spec: &PodSpec<'_>, settings: &InitSettings) -> Value {
     // etcd's keep their order, as kubeadm's do.
     let mut mounts: Vec<&Mount> = spec.mounts.iter().collect();
     let mount = |mount: &&Mount| {
-        let mut made = json!({ "mountPath": mount.mount_path, "name": mount.name });
+        let mut made = json!({ "mountPath": mount.place, "name": mount.name });
         if mount.read_only {
             made["readOnly"] = json!(true);
         }

@@ -67,7 +67,9 @@ pub(super) fn init(
     let kubeconfig_dir = options.kubeconfig_dir.clone().unwrap_or_else(|| paths.kubernetes.clone());
     let mut context =
         Context { session, settings, paths, kubeconfig_dir, mode, drafts: BTreeMap::new(), patches: None };
-    warnings.iter().for_each(|warning| context.warn(warning));
+    for warning in &warnings {
+        context.warn(warning);
+    }
     begin(&mut context, options)?;
     // Those that talk to the API server are the last, and share a deadline.
     let (talks, writes): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|name| talking(name).is_some());
@@ -218,7 +220,9 @@ fn talk(
     };
     let patch = |object| {
         let (object, kinds) = patches.applied(patches::COREDNS, object)?;
-        kinds.iter().for_each(|kind| say(&kind.applied_to(patches::COREDNS)));
+        for kind in kinds {
+            say(&kind.applied_to(patches::COREDNS));
+        }
         Ok(object)
     };
     let phases = ApiPhases::new((&settings, &api, &paths), &say, now, &patch);

@@ -31,8 +31,10 @@ impl Complaints {
         self.0.push(format!("{path}: Invalid value: {value:?}: {why}"));
     }
 
-    fn all(&mut self, path: &str, value: &str, reasons: Vec<String>) {
-        reasons.iter().for_each(|why| self.invalid(path, value, why));
+    fn all(&mut self, path: &str, value: &str, reasons: &[String]) {
+        for why in reasons {
+            self.invalid(path, value, why);
+        }
     }
 
     fn absolute(&mut self, path: &str, value: &Path) {
@@ -46,7 +48,7 @@ impl Complaints {
 pub(super) fn check(settings: &InitSettings, warnings: &mut Vec<String>) -> Result<(), String> {
     let mut found = Complaints::default();
     let (node, cluster) = (&settings.node, &settings.cluster);
-    found.all("nodeRegistration.name", &node.name, names::dns_subdomain(&node.name));
+    found.all("nodeRegistration.name", &node.name, &names::dns_subdomain(&node.name));
     if !MODES.contains(&node.image_pull_policy.as_str()) {
         found.0.push(format!(
             "nodeRegistration.imagePullPolicy: Unsupported value: {:?}: supported values: \"Always\", \"IfNotPresent\", \
@@ -107,7 +109,7 @@ pub(super) fn check(settings: &InitSettings, warnings: &mut Vec<String>) -> Resu
 
 fn cluster_config(cluster: &ClusterConfig, found: &mut Complaints) {
     found.absolute("certificatesDir", &cluster.cert_dir);
-    found.all("networking.dnsDomain", &cluster.dns_domain, names::dns_subdomain(&cluster.dns_domain));
+    found.all("networking.dnsDomain", &cluster.dns_domain, &names::dns_subdomain(&cluster.dns_domain));
     subnets("networking.serviceSubnet", &cluster.service_subnet, FEWEST_SERVICES, found);
     for range in cidrs(&cluster.service_subnet) {
         if width(range).saturating_sub(range.prefix()) > MOST_HOST_BITS {
@@ -142,7 +144,9 @@ fn cluster_config(cluster: &ClusterConfig, found: &mut Complaints) {
         Etcd::Local(local) => {
             found.absolute("etcd.local.dataDir", &local.data_dir);
             for (list, path) in [(&local.server_sans, "serverCertSANs"), (&local.peer_sans, "peerCertSANs")] {
-                list.iter().for_each(|san| alternative_name(&format!("etcd.local.{path}"), san, found));
+                for san in list {
+                    alternative_name(&format!("etcd.local.{path}"), san, found);
+                }
             }
         }
         Etcd::External(external) => {
@@ -190,11 +194,6 @@ fn subnets(path: &str, text: &str, fewest: u64, found: &mut Complaints) {
     match ranges.as_slice() {
         [_] => {}
         [one, other] if width(*one) != width(*other) => {}
-        [_, _] => found.invalid(
-            path,
-            text,
-            "expected one (IPv4 or IPv6) CIDR or two CIDRs from each family for dual-stack networking",
-        ),
         _ => found.invalid(
             path,
             text,

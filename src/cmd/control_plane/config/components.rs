@@ -99,6 +99,12 @@ fn under(value: &mut Value, base: &Value) {
     }
 }
 
+const DURATIONS: &str = "cpuManagerReconcilePeriod evictionPressureTransitionPeriod fileCheckFrequency \
+                             httpCheckFrequency imageMaximumGCAge imageMinimumGCAge nodeStatusReportFrequency \
+                             nodeStatusUpdateFrequency runtimeRequestTimeout shutdownGracePeriod \
+                             shutdownGracePeriodCriticalPods streamingConnectionIdleTimeout syncFrequency \
+                             volumeStatsAggPeriod";
+
 /// The fields of the type that are always written, with Go's zero values.
 fn kubelet_type() -> Value {
     let mut fields = json!({
@@ -111,11 +117,6 @@ fn kubelet_type() -> Value {
         "logging": logging(),
         "memorySwap": {},
     });
-    const DURATIONS: &str = "cpuManagerReconcilePeriod evictionPressureTransitionPeriod fileCheckFrequency \
-                             httpCheckFrequency imageMaximumGCAge imageMinimumGCAge nodeStatusReportFrequency \
-                             nodeStatusUpdateFrequency runtimeRequestTimeout shutdownGracePeriod \
-                             shutdownGracePeriodCriticalPods streamingConnectionIdleTimeout syncFrequency \
-                             volumeStatsAggPeriod";
     for name in DURATIONS.split_whitespace() {
         fields[name] = json!("0s");
     }

@@ -245,9 +245,9 @@ fn component(given: &Field<'_>) -> Result<Component, String> {
         variable
     };
     Ok(Component {
-        extra_args: arguments(&given.at("extraArgs"))?,
-        extra_volumes: given.at("extraVolumes").items()?.iter().map(volume).collect::<Result<_, String>>()?,
-        extra_envs: given.at("extraEnvs").items()?.iter().map(env).collect(),
+        args: arguments(&given.at("extraArgs"))?,
+        volumes: given.at("extraVolumes").items()?.iter().map(volume).collect::<Result<_, String>>()?,
+        envs: given.at("extraEnvs").items()?.iter().map(env).collect(),
     })
 }
 
@@ -358,11 +358,12 @@ fn token(given: &Field<'_>, random: &str) -> Result<BootstrapToken, String> {
         checks::token(&text).map_err(|why| format!("{}: Invalid value: {text:?}: {why}", field.path))?;
     let expires = given.at("expires");
     let at = expires.text()?;
-    let expires = match at.is_empty() {
-        true => None,
-        false => Some(Timestamp::parse_rfc3339(&at).ok_or_else(|| {
+    let expires = if at.is_empty() {
+        None
+    } else {
+        Some(Timestamp::parse_rfc3339(&at).ok_or_else(|| {
             format!("{}: Invalid value: {at:?}: must be a time such as 2027-01-01T00:00:00Z", expires.path)
-        })?),
+        })?)
     };
     let list = |name: &str, default: &[&str]| {
         let texts = given.at(name).texts()?;

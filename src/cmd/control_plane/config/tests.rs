@@ -227,7 +227,7 @@ fn an_old_document_is_read_with_a_warning() {
     let (settings, warnings) = read(text).unwrap();
     assert!(warnings[0].contains("deprecated API spec"), "{warnings:?}");
     let args = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
-    assert_eq!(settings.cluster.api_server.extra_args, args);
+    assert_eq!(settings.cluster.api_server.args, args);
     assert_eq!(settings.timeouts.control_plane.to_string(), "9m0s");
     assert!(matches!(settings.cluster.etcd, Etcd::Local(_)));
 }

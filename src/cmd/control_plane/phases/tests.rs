@@ -154,7 +154,9 @@ fn an_authority_whose_key_is_elsewhere_needs_its_certificates() {
     assert!(out.contains("[kubeconfig] External CA mode: Using user provided "), "{out}");
     scratch.run("phase control-plane controller-manager").well();
     assert!(
-        scratch.read("k/manifests/kube-controller-manager.yaml").contains("\"--cluster-signing-key-file=\"\n")
+        scratch
+            .read("k/manifests/kube-controller-manager.yaml")
+            .contains("\"--cluster-signing-key-file=\"\n")
     );
     let error = scratch.run("--upload-certs --skip-phases=preflight --dry-run").error();
     assert!(error.contains("can't use upload-certs"), "{error}");
