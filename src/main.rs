@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use edge_agent::agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
 use edge_agent::agent::kubelet::run_once::RunOnceOutcome;
 use edge_agent::agent::kubelet::setup::{self, DaemonEnvironment, Finished};
-use edge_agent::cmd::{cli, init, kubelet_alias, upgrade};
+use edge_agent::cmd::{cli, control_plane, init, kubelet_alias, upgrade};
 use edge_agent::platform::clock::Clock;
 use edge_agent::platform::logging::{self, LogConfig, LogFormat};
 use edge_agent::platform::rt;
@@ -99,6 +99,7 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
         now: Clock::System.now(),
     };
     match command {
+        "init" if control_plane::selects(&arguments) => control_plane::run(&arguments, environment),
         "preflight" | "init" | "join" | "leave" | "reset" => init::run(command, &arguments, environment),
         "upgrade" => upgrade::run(&arguments, environment),
         _ => cli::run(command, &arguments, environment),

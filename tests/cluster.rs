@@ -22,6 +22,7 @@ mod joining;
 mod machine;
 mod outages;
 mod restriction;
+mod same_files;
 mod streams;
 mod workloads;
 

@@ -7,14 +7,26 @@
 pub(crate) mod addons;
 pub(crate) mod api;
 pub(crate) mod api_phases;
+mod args;
+pub(crate) mod certs;
 pub(crate) mod config;
+mod context;
 pub(crate) mod finalize;
 pub(crate) mod join_command;
+pub(crate) mod kubeconfigs;
+mod kubelet_files;
+pub(crate) mod manifests;
 pub(crate) mod mark;
 mod objects;
+mod patches;
+mod phases;
+mod select;
+mod static_pods;
 pub(crate) mod tokens;
 pub(crate) mod upload;
 pub(crate) mod wait;
+
+pub use phases::{run, selects};
 
 use std::path::PathBuf;
 

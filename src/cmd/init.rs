@@ -26,9 +26,9 @@ use crate::platform::logging::chain;
 use crate::platform::sys::node;
 use crate::serve::server::pki::PkiError;
 
-mod args;
+pub(super) mod args;
 pub mod facts;
-mod install;
+pub(super) mod install;
 mod join;
 mod leave;
 mod phases;
@@ -41,7 +41,8 @@ pub(in crate::cmd) use phases::wait_until_healthy;
 
 use args::{InitOptions, UsageError};
 use facts::{Interest, ProbedMachine};
-use preflight::{PreflightFinding, Purpose};
+pub(super) use phases::write;
+use preflight::{Ignored, PreflightFinding, Purpose};
 
 /// The configuration that `init` writes and the service reads.
 const CONFIG_FILE: &str = "/var/lib/kubelet/config.yaml";
@@ -49,7 +50,7 @@ const CONFIG_FILE: &str = "/var/lib/kubelet/config.yaml";
 const DEFAULTS_FILE: &str = "/etc/default/agent";
 
 #[derive(Debug, thiserror::Error)]
-enum InitError {
+pub(crate) enum InitError {
     #[error(transparent)]
     Usage(#[from] UsageError),
     #[error(transparent)]
@@ -68,6 +69,9 @@ enum InitError {
     /// The cluster or the way to it.
     #[error("{0}")]
     Join(String),
+    /// Something of a control plane.
+    #[error("{0}")]
+    ControlPlane(String),
     #[error(transparent)]
     Pki(#[from] PkiError),
     #[error("{} already exists but was signed by another certificate authority: remove it to generate a new \
@@ -123,7 +127,7 @@ pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) ->
     finish(&mut session, command, result)
 }
 
-fn finish(session: &mut InitSession<'_>, command: &str, result: Result<(), InitError>) -> u8 {
+pub(super) fn finish(session: &mut InitSession<'_>, command: &str, result: Result<(), InitError>) -> u8 {
     let error = match result {
         Ok(()) => return EXIT_OK,
         Err(InitError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK,
@@ -145,18 +149,18 @@ fn phases_of(command: &str) -> args::Phases {
     }
 }
 
-struct InitSession<'a> {
-    environment: Environment<'a>,
+pub(crate) struct InitSession<'a> {
+    pub(super) environment: Environment<'a>,
 }
 
 impl InitSession<'_> {
     /// Prints to standard output at once.
-    fn print(&mut self, text: &str) -> Result<(), InitError> {
+    pub(super) fn print(&mut self, text: &str) -> Result<(), InitError> {
         let out = &mut self.environment.out;
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(InitError::Output)
     }
 
-    fn print_error(&mut self, text: &str) {
+    pub(super) fn print_error(&mut self, text: &str) {
         // The write may fail: standard error may be closed, too.
         let _ = self.environment.err.write_all(text.as_bytes());
     }
@@ -252,6 +256,67 @@ fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
         Invocation::Run(resolved) => Ok(*resolved),
         _ => Err(InitError::NotAFlag(options.agent_flags.join(" "))),
     }
+}
+
+/// The names of the phases of a standalone node.
+pub(super) fn standalone_phases() -> Vec<&'static str> {
+    phases::PHASES.iter().map(|phase| phase.name).collect()
+}
+
+/// The machine's checks for a control plane, as a phase.
+pub(super) fn check_control_plane(
+    session: &mut InitSession<'_>,
+    ignored: Ignored,
+    no_self_test: bool,
+) -> Result<(), InitError> {
+    let options = InitOptions {
+        control_plane: true,
+        ignored,
+        no_self_test,
+        rootfs: PathBuf::from("/"),
+        ..InitOptions::default()
+    };
+    let resolved = resolve(&options)?;
+    let findings = session.check(&options, &resolved);
+    session.print_error(&preflight::report(&findings, false));
+    if preflight::has_errors(&findings) { Err(InitError::Preflight) } else { Ok(()) }
+}
+
+/// Creates the directories that the agent has before its first pod.
+pub(super) fn prepare_node() -> Result<(), InitError> {
+    for (path, mode) in install::directories().into_iter().filter(|(path, _)| !path.exists()) {
+        let failed = |source| InitError::File { action: "create directory", path: path.clone(), source };
+        crate::platform::sys::dir::make_dir(&path, mode).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Makes the service run the agent as a node of a cluster, with these flags besides the files of kubeadm, and (re)starts
+/// it.
+pub(super) fn start_node(session: &mut InitSession<'_>, flags: &[String]) -> Result<(), InitError> {
+    let defaults = join::with_cluster_flags(&join::read(DEFAULTS_FILE)?, flags);
+    phases::write(&install::File::new(DEFAULTS_FILE, 0o644, defaults))?;
+    let live = InitOptions {
+        phase: Some("systemd".to_owned()),
+        rootfs: PathBuf::from("/"),
+        ..InitOptions::default()
+    };
+    phases::run(session, &live)?;
+    restart_node(session)
+}
+
+/// (Re)starts the service; without an init system, what to run is printed.
+pub(super) fn restart_node(session: &mut InitSession<'_>) -> Result<(), InitError> {
+    let live = InitOptions { rootfs: PathBuf::from("/"), ..InitOptions::default() };
+    let init_system = machine_of(&live, session);
+    let commands = service::start(init_system);
+    if commands.is_empty() {
+        let flags = install::service_flags(&join::read(DEFAULTS_FILE)?);
+        let command = install::command(&flags);
+        return session.print(&format!("[kubelet-start] Start the agent manually: {command}\n"));
+    }
+    session.print("[kubelet-start] Starting the kubelet\n")?;
+    service::call(init_system, commands)
 }
 
 /// Only the init system is determined.

@@ -20,7 +20,7 @@ use crate::platform::sys::inotify::{InotifyError, Interest, Watcher};
 
 const NAME: &str = "kubelet";
 /// The release of Kubernetes that this program follows.
-const KUBERNETES: &str = "1.36.0";
+pub(crate) const KUBERNETES: &str = "1.36.0";
 /// Flags that name files of `kubeadm join`; each has a value.
 const FILES: [&str; 3] = ["config", "kubeconfig", "bootstrap-kubeconfig"];
 /// How often a file is looked for where inotify does not work.

@@ -36,6 +36,7 @@ const STRINGS: [u8; 4] = [0x0c, 0x12, 0x13, 0x16];
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
 const SUBJECT_ALTERNATIVE_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
+const SUBJECT_KEY_IDENTIFIER: [u8; 3] = [0x55, 0x1d, 0x0e];
 /// The label of a certificate in PEM.
 pub(crate) const CERTIFICATE: &str = "CERTIFICATE";
 
@@ -107,6 +108,37 @@ pub(crate) fn subject(certificate: &[u8]) -> Option<Subject> {
     Some(Subject::parse(fields(certificate)?.subject))
 }
 
+/// The SubjectPublicKeyInfo of a certificate (DER).
+#[must_use]
+pub(crate) fn public_key(certificate: &[u8]) -> Option<&[u8]> {
+    Some(fields(certificate)?.key)
+}
+
+/// The attributes of a certificate's subject: OID, tag and value. `None`: two of them are in one set.
+#[must_use]
+pub(crate) fn subject_parts(certificate: &[u8]) -> Option<Vec<(&[u8], u8, &[u8])>> {
+    let mut rest = fields(certificate)?.subject;
+    let mut parts = Vec::new();
+    while !rest.is_empty() {
+        let (SET, set, after) = element(rest)? else { return None };
+        rest = after;
+        let (SEQUENCE, pair, []) = element(set)? else { return None };
+        let (OBJECT_IDENTIFIER, kind, value) = element(pair)? else { return None };
+        let (tag, value, []) = element(value)? else { return None };
+        parts.push((kind, tag, value));
+    }
+    Some(parts)
+}
+
+/// The identifier by which certificates name the key that signed them.
+#[must_use]
+pub(crate) fn subject_key_identifier(certificate: &[u8]) -> Option<&[u8]> {
+    let (OCTET_STRING, identifier, _) = element(extension(certificate, SUBJECT_KEY_IDENTIFIER)?)? else {
+        return None;
+    };
+    Some(identifier)
+}
+
 /// SHA-256 of a certificate's SubjectPublicKeyInfo: what the pins of `--discovery-token-ca-cert-hash` are.
 #[must_use]
 pub(crate) fn spki_sha256(certificate: &[u8]) -> Option<[u8; 32]> {
@@ -117,7 +149,8 @@ pub(crate) fn spki_sha256(certificate: &[u8]) -> Option<[u8; 32]> {
 #[must_use]
 pub(crate) fn alternative_names(certificate: &[u8]) -> (Vec<String>, Vec<IpAddr>) {
     let (mut names, mut addresses) = (Vec::new(), Vec::new());
-    let mut rest = extension(certificate, SUBJECT_ALTERNATIVE_NAME).unwrap_or_default();
+    let found = extension(certificate, SUBJECT_ALTERNATIVE_NAME).and_then(element);
+    let mut rest = found.filter(|(tag, ..)| *tag == SEQUENCE).map_or(&[][..], |(_, names, _)| names);
     while let Some((tag, value, after)) = element(rest) {
         rest = after;
         match tag {
@@ -132,7 +165,7 @@ pub(crate) fn alternative_names(certificate: &[u8]) -> (Vec<String>, Vec<IpAddr>
     (names, addresses)
 }
 
-/// The content of the sequence that the extension of this OID holds.
+/// What the extension of this OID holds.
 fn extension(certificate: &[u8], wanted: [u8; 3]) -> Option<&[u8]> {
     let mut rest = fields(certificate)?.after;
     // The optional unique ids of issuer and subject come first.
@@ -154,7 +187,7 @@ fn extension(certificate: &[u8], wanted: [u8; 3]) -> Option<&[u8]> {
             value = after;
         }
         let (OCTET_STRING, value, _) = element(value)? else { return None };
-        return element(value).filter(|(tag, ..)| *tag == SEQUENCE).map(|(_, names, _)| names);
+        return Some(value);
     }
     None
 }
@@ -193,7 +226,8 @@ fn moment(tag: u8, text: &[u8]) -> Option<Timestamp> {
 }
 
 /// The tag, the content and the remaining bytes.
-fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+#[must_use]
+pub(crate) fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = if first < 0x80 {

@@ -68,7 +68,10 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "serve::cri",
         ],
     ),
-    ("lexopt", &["agent::config", "cmd::cli", "cmd::init", "cmd::upgrade", "main"]),
+    (
+        "lexopt",
+        &["agent::config", "cmd::cli", "cmd::control_plane::args", "cmd::init", "cmd::upgrade", "main"],
+    ),
     ("minisign_verify", &["codec::signature"]),
     ("nix", &["platform::sys"]),
     (
@@ -98,7 +101,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         "percent_encoding",
         &["platform::grpc", "platform::http", "pod::handler", "serve::server", "serve::localapi", "cmd::cli"],
     ),
-    ("rcgen", &["serve::server::pki", "cluster::pki"]),
+    ("rcgen", &["serve::server::pki", "cluster::pki", "cmd::control_plane::certs"]),
     ("rusqlite", &["store"]),
     ("rustls", &["platform::http", "pod::handler", "serve::server"]),
     ("granit_parser", &["codec::yaml"]),

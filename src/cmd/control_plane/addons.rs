@@ -48,7 +48,10 @@ fn keep_replicas(object: &mut Value, there: Option<&Value>) {
 }
 
 /// `addon/kube-proxy`.
-pub(crate) async fn kube_proxy<T: Transport>(api: &Api<'_, T>, objects: &[Value]) -> Result<(), ApiPhaseError> {
+pub(crate) async fn kube_proxy<T: Transport>(
+    api: &Api<'_, T>,
+    objects: &[Value],
+) -> Result<(), ApiPhaseError> {
     for object in objects {
         api.apply(object).await?;
     }

@@ -274,9 +274,14 @@ pub(crate) async fn make_admins<T: Transport>(
                 continue;
             }
             (ApiErrorKind::Forbidden, None) => {
-                return Err(failed(file, "there is no super-admin.conf, which only the first node has".to_owned()));
+                return Err(failed(
+                    file,
+                    "there is no super-admin.conf, which only the first node has".to_owned(),
+                ));
             }
-            (ApiErrorKind::Tls | ApiErrorKind::Invalid | ApiErrorKind::NotAnApiserver, _) => return Err(why()),
+            (ApiErrorKind::Tls | ApiErrorKind::Invalid | ApiErrorKind::NotAnApiserver, _) => {
+                return Err(why());
+            }
             _ if Instant::now() + AGAIN > deadline => return Err(why()),
             _ => sleep(AGAIN).await,
         }

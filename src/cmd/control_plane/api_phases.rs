@@ -23,9 +23,6 @@ use crate::codec::base64;
 use crate::model::types::Timestamp;
 use crate::platform::rt;
 
-/// For everything after the kubelet's start; kubeadm gives up after four minutes, and one for the first contact.
-const WHOLE: Duration = Duration::from_secs(600);
-
 /// What is asked for besides the configuration.
 #[derive(Clone, Default)]
 pub(crate) struct ApiOptions {
@@ -44,6 +41,8 @@ pub(crate) struct ApiOptions {
     pub is_proxy_given: bool,
     /// Variables of the machine that name proxies.
     pub proxies: Vec<(String, String)>,
+    /// For everything after the kubelet's start; kubeadm gives up after four minutes, and one for the first contact.
+    pub timeout: Duration,
 }
 
 /// In kubeadm's order.
@@ -86,7 +85,7 @@ impl<'a> ApiPhases<'a> {
         patch: &'a dyn Fn(serde_json::Value) -> Result<serde_json::Value, String>,
     ) -> Self {
         let times = [settings.timeouts.control_plane, settings.timeouts.kubelet, settings.timeouts.api_call];
-        let longest = times.into_iter().map(|time| time.to_std()).fold(WHOLE, Duration::max);
+        let longest = times.into_iter().map(|time| time.to_std()).fold(options.timeout, Duration::max);
         Self {
             settings,
             options,
@@ -294,6 +293,10 @@ impl<'a> ApiPhases<'a> {
 
     fn show_join_command(&self) -> Result<(), ApiPhaseError> {
         if self.options.bare {
+            return Ok(());
+        }
+        if self.options.dry_run && !self.admin().exists() {
+            (self.say)("[dryrun] Would show the commands by which machines join\n");
             return Ok(());
         }
         let entry = self.cluster_entry()?;

@@ -44,6 +44,9 @@ pub(crate) struct InitSettings {
     pub kubelet: Value,
     /// KubeProxyConfiguration, likewise.
     pub kube_proxy: Value,
+    /// The documents of the two as the user gave them.
+    pub given_kubelet: Option<Value>,
+    pub given_kube_proxy: Option<Value>,
 }
 
 #[derive(Clone)]
@@ -140,7 +143,6 @@ pub(crate) struct NodeRegistration {
     pub kubelet_extra_args: Vec<Argument>,
     pub ignore_preflight_errors: Vec<String>,
     pub image_pull_policy: String,
-    pub image_pull_serial: bool,
 }
 
 #[derive(Clone)]
@@ -186,10 +188,6 @@ pub(crate) struct Timeouts {
     pub control_plane: GoDuration,
     pub kubelet: GoDuration,
     pub api_call: GoDuration,
-    pub etcd: GoDuration,
-    pub tls_bootstrap: GoDuration,
-    pub discovery: GoDuration,
-    pub upgrade: GoDuration,
 }
 
 impl ClusterConfig {

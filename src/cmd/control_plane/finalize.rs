@@ -22,7 +22,8 @@ fn pointed(mut kubeconfig: Value, pem: &str) -> Result<Option<Value>, String> {
     let context = contexts.clone().find(|context| context["name"] == current);
     let name = context.map(|context| context["context"]["user"].clone()).unwrap_or_default();
     let mut users = kubeconfig["users"].as_array_mut().into_iter().flatten();
-    let Some(user) = users.find(|user| user["name"] == name).and_then(|user| user["user"].as_object_mut()) else {
+    let Some(user) = users.find(|user| user["name"] == name).and_then(|user| user["user"].as_object_mut())
+    else {
         return Err(format!("the context {current} leads to no user"));
     };
     let before = user.clone();
@@ -39,9 +40,7 @@ pub(crate) fn run(say: Say<'_>, kubeconfig: &Path, pem: &Path) -> Result<bool, A
     if !pem.exists() {
         return Ok(false);
     }
-    let file = |action| {
-        move |source| ApiPhaseError::File { action, path: kubeconfig.to_owned(), source }
-    };
+    let file = |action| move |source| ApiPhaseError::File { action, path: kubeconfig.to_owned(), source };
     let text = match fs::read_to_string(kubeconfig) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         other => other.map_err(file("read"))?,

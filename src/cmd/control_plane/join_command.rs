@@ -77,8 +77,12 @@ pub(crate) fn done(join: &Join<'_>, admin: &str, control_plane: Option<&str>) ->
             );
         }
     }
-    text.push_str("Then you can join any number of worker nodes by running the following on each as root:\n\n");
-    for (before, program) in [("", "agent"), ("\nor, on a machine with the kubelet and kubeadm:\n\n", "kubeadm")] {
+    text.push_str(
+        "Then you can join any number of worker nodes by running the following on each as root:\n\n",
+    );
+    for (before, program) in
+        [("", "agent"), ("\nor, on a machine with the kubelet and kubeadm:\n\n", "kubeadm")]
+    {
         text.push_str(&[before, &join.command(program, None), "\n"].concat());
     }
     text

@@ -37,7 +37,9 @@ pub(crate) async fn run<T: Transport>(
     taints: &[Value],
 ) -> Result<(), ApiPhaseError> {
     let labels = LABELS.join(" ");
-    (api.say)(&format!("[mark-control-plane] Marking the node {name} as control-plane by adding the labels: [{labels}]\n"));
+    (api.say)(&format!(
+        "[mark-control-plane] Marking the node {name} as control-plane by adding the labels: [{labels}]\n"
+    ));
     if !taints.is_empty() {
         let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
         let shown = |taint: &Value| match text(&taint["value"]) {
@@ -46,7 +48,9 @@ pub(crate) async fn run<T: Transport>(
         };
         let shown: Vec<_> = taints.iter().map(shown).collect();
         let shown = shown.join(" ");
-        (api.say)(&format!("[mark-control-plane] Marking the node {name} as control-plane by adding the taints [{shown}]\n"));
+        (api.say)(&format!(
+            "[mark-control-plane] Marking the node {name} as control-plane by adding the taints [{shown}]\n"
+        ));
     }
     let of = ResourcePath::whole("", "nodes", name);
     let hostname = json!({"kubernetes.io/hostname": name});

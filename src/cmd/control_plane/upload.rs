@@ -20,7 +20,9 @@ pub(crate) async fn kubeadm_config<T: Transport>(
     api: &Api<'_, T>,
     cluster: &Value,
 ) -> Result<(), ApiPhaseError> {
-    (api.say)("[upload-config] Storing the configuration used in ConfigMap \"kubeadm-config\" in the \"kube-system\" Namespace\n");
+    (api.say)(
+        "[upload-config] Storing the configuration used in ConfigMap \"kubeadm-config\" in the \"kube-system\" Namespace\n",
+    );
     let texts = objects::step("upload-config", &[("config", &yaml::to_string(cluster))]);
     let mut texts = texts.iter();
     if let Some(config) = texts.next() {
@@ -39,7 +41,9 @@ pub(crate) async fn kubelet_config<T: Transport>(
     kubelet: &Value,
     is_given: bool,
 ) -> Result<(), ApiPhaseError> {
-    (api.say)("[kubelet] Creating a ConfigMap \"kubelet-config\" in namespace kube-system with the configuration for the kubelets in the cluster\n");
+    (api.say)(
+        "[kubelet] Creating a ConfigMap \"kubelet-config\" in namespace kube-system with the configuration for the kubelets in the cluster\n",
+    );
     let mut kubelet = kubelet.clone();
     // The runtime is each node's own.
     kubelet["containerRuntimeEndpoint"] = "".into();
@@ -60,7 +64,9 @@ pub(crate) async fn certificates<T: Transport>(
     files: &[(&'static str, Vec<u8>)],
     now: Timestamp,
 ) -> Result<(), ApiPhaseError> {
-    (api.say)("[upload-certs] Storing the certificates in Secret \"kubeadm-certs\" in the \"kube-system\" Namespace\n");
+    (api.say)(
+        "[upload-certs] Storing the certificates in Secret \"kubeadm-certs\" in the \"kube-system\" Namespace\n",
+    );
     let record = record::Record {
         description: record::UPLOAD.to_owned(),
         expires: Some(now.saturating_add(CERTIFICATES_LAST)),

@@ -23,11 +23,17 @@ use components::Component;
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Waits for the kubelet's health; `None`: it serves none.
-pub(crate) async fn kubelet(say: Say<'_>, at: Option<SocketAddr>, deadline: Instant) -> Result<(), ApiPhaseError> {
+pub(crate) async fn kubelet(
+    say: Say<'_>,
+    at: Option<SocketAddr>,
+    deadline: Instant,
+) -> Result<(), ApiPhaseError> {
     let Some(at) = at else { return Ok(()) };
     let begun = Instant::now();
     let limit = shown(deadline - begun);
-    say(&format!("[kubelet-check] Waiting for a healthy kubelet at http://{at}/healthz. This can take up to {limit}\n"));
+    say(&format!(
+        "[kubelet-check] Waiting for a healthy kubelet at http://{at}/healthz. This can take up to {limit}\n"
+    ));
     let waited = timeout_at(deadline, wait_until_healthy(at)).await;
     let took = shown(begun.elapsed());
     if waited.is_err() {
@@ -56,12 +62,15 @@ pub(crate) async fn control_plane(
             path: path.clone(),
             source,
         })?;
-        all.push(components::of(name, &text).map_err(|why| {
-            ApiPhaseError::Broken(format!("{}: {why}", path.display()))
-        })?);
+        all.push(
+            components::of(name, &text)
+                .map_err(|why| ApiPhaseError::Broken(format!("{}: {why}", path.display())))?,
+        );
     }
     let limit = shown(deadline - Instant::now());
-    say(&format!("[control-plane-check] Waiting for healthy control plane components. This can take up to {limit}\n"));
+    say(&format!(
+        "[control-plane-check] Waiting for healthy control plane components. This can take up to {limit}\n"
+    ));
     for Component { name, server, path } in &all {
         say(&format!("[control-plane-check] Checking {name} at {server}{path}\n"));
     }

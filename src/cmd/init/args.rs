@@ -237,7 +237,7 @@ fn bad(error: &lexopt::Error) -> UsageError {
 }
 
 /// The value of an option.
-pub(super) fn text(parser: &mut lexopt::Parser) -> Result<String, UsageError> {
+pub(in crate::cmd) fn text(parser: &mut lexopt::Parser) -> Result<String, UsageError> {
     let value = parser.value().map_err(|error| bad(&error))?;
     Ok(value.to_string_lossy().into_owned())
 }

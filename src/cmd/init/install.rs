@@ -34,10 +34,10 @@ const PACKAGED_PROGRAM: &str = "/usr/bin/agent";
 pub(super) const DEFAULTS_HEADER: &str = "# Written by agent init.";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct File {
-    pub(super) path: PathBuf,
-    pub(super) mode: u32,
-    pub(super) content: String,
+pub(in crate::cmd) struct File {
+    pub(in crate::cmd) path: PathBuf,
+    pub(in crate::cmd) mode: u32,
+    pub(in crate::cmd) content: String,
 }
 
 impl File {

@@ -43,7 +43,7 @@ use crate::serve::server::report::ObjectDetail;
 
 use args::JoinOptions;
 pub(super) use args::help;
-pub(super) use rules::without_cluster;
+pub(super) use rules::{with_cluster_flags, without_cluster};
 
 pub(super) const KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 pub(super) const BOOTSTRAP: &str = "/etc/kubernetes/bootstrap-kubelet.conf";

@@ -480,7 +480,7 @@ impl InitRun<'_, '_> {
 }
 
 /// Writes the file durably.
-pub(super) fn write(file: &File) -> Result<(), InitError> {
+pub(in crate::cmd) fn write(file: &File) -> Result<(), InitError> {
     let failed = |source| InitError::File { action: "write", path: file.path.clone(), source };
     dir::make_dir(file.path.parent().unwrap_or(Path::new("/")), 0o755).map_err(failed)?;
     durable::write_durably(&file.path, file.content.as_bytes(), file.mode).map_err(failed)

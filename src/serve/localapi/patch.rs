@@ -5,11 +5,11 @@
 
 pub mod apply;
 pub mod fields;
-pub(in crate::serve) mod json_patch;
+pub(crate) mod json_patch;
 pub(in crate::serve) mod managed;
 pub mod merge_patch;
 pub mod schema;
-pub(in crate::serve) mod strategic;
+pub(crate) mod strategic;
 
 use serde_json::Value;
 

@@ -375,6 +375,31 @@ pub(crate) fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: 
     standing(&pair.certificate, &pair.key, authority, names, now) == Some(Standing::Expiring)
 }
 
+/// Whether a certificate leads to one of these authorities, over others in its file, and is valid now, whatever it is for.
+/// Both are PEM.
+///
+/// # Errors
+/// Why it does not.
+pub(crate) fn verify_chain(certificate: &str, authorities: &str, now: Timestamp) -> Result<(), String> {
+    let chain = certificates(certificate);
+    let roots = certificates(authorities);
+    let anchors: Vec<_> =
+        roots.iter().filter_map(|root| webpki::anchor_from_trusted_cert(root).ok()).collect();
+    let (leaf, others) = chain.split_first().ok_or("no certificate in PEM")?;
+    let parsed = EndEntityCert::try_from(leaf).map_err(|error| error.to_string())?;
+    let is_for = |usage| {
+        let algorithms = webpki::ALL_VERIFICATION_ALGS;
+        parsed.verify_for_usage(algorithms, &anchors, others, unix_time(now), usage, None, None).map(drop)
+    };
+    let verified =
+        is_for(webpki::KeyUsage::client_auth()).or_else(|_| is_for(webpki::KeyUsage::server_auth()));
+    verified.map_err(|error| error.to_string())
+}
+
+fn certificates(text: &str) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok).collect()
+}
+
 fn read(path: &Path) -> Result<Option<String>, PkiError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

@@ -63,7 +63,10 @@ fn kube_proxy_gets_its_configuration_and_the_machines_proxies() {
     let objects = kube_proxy_objects((&config, false), "https://edge:6443", "kube-proxy:v1", &proxies);
     assert_eq!(objects[0]["data"]["config.conf"], "mode: nftables");
     let kubeconfig = objects[0]["data"]["kubeconfig.conf"].as_str().unwrap();
-    assert!(kubeconfig.contains("\n    server: https://edge:6443\n") && !kubeconfig.ends_with('\n'), "{kubeconfig}");
+    assert!(
+        kubeconfig.contains("\n    server: https://edge:6443\n") && !kubeconfig.ends_with('\n'),
+        "{kubeconfig}"
+    );
     assert!(objects[0]["metadata"]["annotations"].is_object());
     let env = &objects[1]["spec"]["template"]["spec"]["containers"][0]["env"];
     assert_eq!(env[0]["name"], "NODE_NAME");

@@ -25,7 +25,8 @@ fn config_map(data: &Value) -> Value {
 async fn objects_are_created_updated_kept_or_merged() {
     let (server, say) = (server(), |_: &str| {});
     let api = api(&server, &say);
-    let there = || server.object("/api/v1/namespaces/kube-system/configmaps/c").map(|object| object["data"].clone());
+    let there =
+        || server.object("/api/v1/namespaces/kube-system/configmaps/c").map(|object| object["data"].clone());
     api.apply(&config_map(&json!({"a": "1", "b": "2"}))).await.unwrap();
     assert!(!api.create(&config_map(&json!({"a": "9"}))).await.unwrap());
     assert_eq!(there(), Some(json!({"a": "1", "b": "2"})));

@@ -87,6 +87,11 @@ pub(super) fn check(settings: &InitSettings, warnings: &mut Vec<String>) -> Resu
         }
     }
     cluster_config(cluster, &mut found);
+    if cluster.gate("RootlessControlPlane", false) {
+        warnings.push(
+            "featureGates: RootlessControlPlane has no effect here: the static pods run as root".to_owned(),
+        );
+    }
     if cluster.validity > cluster.ca_validity {
         warnings.push(format!(
             "certificateValidityPeriod: the value {} is more than caCertificateValidityPeriod {}",

@@ -37,6 +37,7 @@ pub(crate) struct HostFacts {
 }
 
 /// The documents of a configuration file by their kinds. Those that `init` has no use for cause a warning.
+#[derive(Clone)]
 pub(crate) struct Documents {
     pub init: Value,
     pub cluster: Value,
@@ -139,11 +140,17 @@ pub(crate) fn settle(
         timeouts: timeouts(&init.at("timeouts"), &given.at("apiServer").at("timeoutForControlPlane"))?,
         kubelet: components::kubelet(&documents.kubelet, &cluster, paths, &mut warnings),
         kube_proxy: components::kube_proxy(&documents.kube_proxy, &cluster, &endpoint, &mut warnings),
+        given_kubelet: given_document(&documents.kubelet),
+        given_kube_proxy: given_document(&documents.kube_proxy),
         cluster,
         endpoint,
     };
     checks::check(&settings, &mut warnings)?;
     Ok((settings, warnings))
+}
+
+fn given_document(document: &Value) -> Option<Value> {
+    (!document["kind"].is_null()).then(|| document.clone())
 }
 
 /// A ClusterConfiguration, such as the one in the ConfigMap `kubeadm-config`. `version` is the default.
@@ -321,6 +328,7 @@ fn node(given: &Field<'_>, host: &HostFacts, warnings: &mut Vec<String>) -> Resu
         taints if taints.is_set() => taints.items()?.iter().map(|taint| taint.value.clone()).collect(),
         _ => vec![json!({ "key": CONTROL_PLANE, "effect": "NoSchedule" })],
     };
+    given.at("imagePullSerial").flag(true)?;
     Ok(NodeRegistration {
         name: name.trim().to_lowercase(),
         cri_socket: socket,
@@ -328,7 +336,6 @@ fn node(given: &Field<'_>, host: &HostFacts, warnings: &mut Vec<String>) -> Resu
         kubelet_extra_args: arguments(&given.at("kubeletExtraArgs"))?,
         ignore_preflight_errors: given.at("ignorePreflightErrors").texts()?,
         image_pull_policy: given.at("imagePullPolicy").text_or("IfNotPresent")?,
-        image_pull_serial: given.at("imagePullSerial").flag(true)?,
     })
 }
 
@@ -376,14 +383,14 @@ fn token(given: &Field<'_>, random: &str) -> Result<BootstrapToken, String> {
 
 fn timeouts(given: &Field<'_>, old: &Field<'_>) -> Result<Timeouts, String> {
     let seconds = |name: &str, seconds: i64| given.at(name).duration(GoDuration::from_secs(seconds));
+    // Of other commands.
+    for name in ["etcdAPICall", "tlsBootstrap", "discovery", "upgradeManifests"] {
+        seconds(name, 0)?;
+    }
     let control_plane = old.duration(GoDuration::from_secs(240))?;
     Ok(Timeouts {
         control_plane: given.at("controlPlaneComponentHealthCheck").duration(control_plane)?,
         kubelet: seconds("kubeletHealthCheck", 240)?,
         api_call: seconds("kubernetesAPICall", 60)?,
-        etcd: seconds("etcdAPICall", 120)?,
-        tls_bootstrap: seconds("tlsBootstrap", 300)?,
-        discovery: seconds("discovery", 300)?,
-        upgrade: seconds("upgradeManifests", 300)?,
     })
 }

@@ -157,7 +157,7 @@ timeouts: {controlPlaneComponentHealthCheck: 10m, kubernetesAPICall: 2m}
     assert_eq!(settings.node.taints, [Value::Null; 0]);
     assert_eq!(settings.node.kubelet_extra_args, [("node-labels".to_owned(), "a=b".to_owned())]);
     assert_eq!(settings.node.ignore_preflight_errors, ["Swap"]);
-    assert_eq!((settings.node.image_pull_policy.as_str(), settings.node.image_pull_serial), ("Never", false));
+    assert_eq!(settings.node.image_pull_policy, "Never");
     assert_eq!(settings.endpoint.url(), "https://[2001:db8::10]:7443");
     assert!(settings.tokens[0].ttl.is_zero() && settings.tokens[0].expires.is_none());
     assert_eq!(settings.tokens[1].expires.map(|at| at.to_rfc3339()).as_deref(), Some("2027-01-01T00:00:00Z"));
@@ -243,6 +243,9 @@ fn unknown_fields_are_named_and_foreign_documents_ignored() {
         warnings.iter().filter_map(|warning| warning.rsplit_once("field ").map(|(_, at)| at)).collect();
     assert_eq!(fields, ["\"apiServer.extraVolumes[0].path\"", "\"clustername\"", "\"networking.podsubnet\""]);
     assert!(warnings.last().unwrap().contains("ignored configuration document"), "{warnings:?}");
+    let (_, warnings) =
+        cluster("featureGates: {RootlessControlPlane: true}\ncertificateValidityPeriod: 90000h\n").unwrap();
+    assert!(warnings[0].contains("has no effect") && warnings[1].contains("is more than"), "{warnings:?}");
     let (_, warnings) = init("nodeRegistration: {kubeletExtraArgs: [{name: v, val: '2'}]}\n").unwrap();
     assert!(warnings[0].contains("nodeRegistration.kubeletExtraArgs[0].val"), "{warnings:?}");
 }

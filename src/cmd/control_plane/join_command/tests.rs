@@ -9,7 +9,8 @@ fn authority() -> String {
 #[test]
 fn commands_are_kubeadms() {
     let authority = authority();
-    let join = Join { server: "https://192.0.2.10:6443", authorities: &authority, token: "abcdef.0123456789abcdef" };
+    let join =
+        Join { server: "https://192.0.2.10:6443", authorities: &authority, token: "abcdef.0123456789abcdef" };
     let pin = shown_pin(&pem_blocks(&authority, CERTIFICATE)[0]);
     let worker = format!(
         "kubeadm join 192.0.2.10:6443 --token abcdef.0123456789abcdef \\\n\t--discovery-token-ca-cert-hash {pin} "
@@ -22,7 +23,9 @@ fn commands_are_kubeadms() {
     assert_eq!(join.command("kubeadm", Some("")), format!("{worker}\\\n\t--control-plane "));
     assert_eq!(
         join.line("kubeadm", None),
-        format!("kubeadm join 192.0.2.10:6443 --token abcdef.0123456789abcdef --discovery-token-ca-cert-hash {pin} ")
+        format!(
+            "kubeadm join 192.0.2.10:6443 --token abcdef.0123456789abcdef --discovery-token-ca-cert-hash {pin} "
+        )
     );
     assert!(pin.starts_with("sha256:") && pin.len() == 71, "{pin}");
     let both = Join { authorities: &authority.repeat(2), ..join };
@@ -42,5 +45,8 @@ fn the_last_words_tell_what_can_be_done_now() {
     let text = done(&join, "a.conf", Some("00ff"));
     assert!(text.contains("--certificate-key 00ff") && text.contains("deleted in two hours"), "{text}");
     let text = done(&join, "a.conf", Some(""));
-    assert!(text.contains("--control-plane") && text.contains("by copying certificate authorities"), "{text}");
+    assert!(
+        text.contains("--control-plane") && text.contains("by copying certificate authorities"),
+        "{text}"
+    );
 }

@@ -53,8 +53,15 @@ async fn the_node_is_waited_for() {
     assert_eq!(node["spec"]["taints"], json!([taint()]));
     assert_eq!(node["metadata"]["labels"][LABELS[1]], "");
     let text = said.take();
-    assert!(text.contains("by adding the labels: [node-role.kubernetes.io/control-plane node.kubernetes.io/exclude"));
-    assert!(text.contains("by adding the taints [node-role.kubernetes.io/control-plane:NoSchedule]"), "{text}");
+    assert!(
+        text.contains(
+            "by adding the labels: [node-role.kubernetes.io/control-plane node.kubernetes.io/exclude"
+        )
+    );
+    assert!(
+        text.contains("by adding the taints [node-role.kubernetes.io/control-plane:NoSchedule]"),
+        "{text}"
+    );
     let count = server.writes().len();
     run(&api, "n1", &taints).await.unwrap();
     assert_eq!(server.writes().len(), count, "it has all already");

@@ -88,9 +88,13 @@ fn values_are_put_into_strings_and_are_not_searched_again() {
     let value = "a: {b: \"${image}\"}\n# ${domain}";
     let objects = step("upload-config", &[("config", value)]);
     assert_eq!(objects[0]["data"]["ClusterConfiguration"], value);
-    let objects = step("coredns", &[("domain", "edge.example"), ("image", "i: [${address}"), ("address", "10.0.0.10")]);
+    let objects =
+        step("coredns", &[("domain", "edge.example"), ("image", "i: [${address}"), ("address", "10.0.0.10")]);
     let corefile = objects[0]["data"]["Corefile"].as_str().unwrap();
-    assert!(corefile.starts_with(".:53 {\n    errors\n    health {\n       lameduck 5s\n    }\n"), "{corefile}");
+    assert!(
+        corefile.starts_with(".:53 {\n    errors\n    health {\n       lameduck 5s\n    }\n"),
+        "{corefile}"
+    );
     assert!(corefile.contains("kubernetes edge.example in-addr.arpa ip6.arpa {\n       pods insecure\n"));
     assert!(corefile.ends_with("    loadbalance\n}\n"), "{corefile}");
     let of = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();

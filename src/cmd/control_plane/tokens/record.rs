@@ -75,11 +75,14 @@ impl Record {
             Err(format!("bootstrapTokens.0.{field}: Invalid value: {value:?}: {why}"))
         };
         if let Some(usage) = self.usages.iter().find(|usage| !USAGES.contains(&usage.as_str())) {
-            let why = format!("invalid bootstrap token usage string: {usage}, valid usage options: signing,authentication");
+            let why = format!(
+                "invalid bootstrap token usage string: {usage}, valid usage options: signing,authentication"
+            );
             return invalid("usages", &self.usages, why);
         }
         if !self.groups.is_empty() && !self.usages.iter().any(|usage| usage == USAGES[1]) {
-            let why = "token groups cannot be specified unless --usages includes \"authentication\"".to_owned();
+            let why =
+                "token groups cannot be specified unless --usages includes \"authentication\"".to_owned();
             return invalid("groups", &self.groups, why);
         }
         match self.groups.iter().find(|group| !is_group(group)) {
@@ -126,7 +129,9 @@ impl Record {
         let token = jws::BootstrapToken::parse(&[&text("token-id"), ".", &text("token-secret")].concat());
         let token = token.map_err(|_| wrong("token-id or token-secret"))?;
         if secret_name(&token.id) != name {
-            return Err(format!("bootstrap token name is not of the form '{PREFIX}(token-id)' (Secret {name:?})"));
+            return Err(format!(
+                "bootstrap token name is not of the form '{PREFIX}(token-id)' (Secret {name:?})"
+            ));
         }
         let expiration = text("expiration");
         let expires = match expiration.as_str() {

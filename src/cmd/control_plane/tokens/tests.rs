@@ -41,8 +41,11 @@ async fn a_cluster_lets_machines_with_the_token_join() {
     assert_eq!(server.object(info).unwrap()["data"]["jws-kubeconfig-abcdef"], "a..b");
     let secret = server.object("/api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef").unwrap();
     assert!(Record::from_secret(&secret).unwrap() == records[0]);
-    for role in ["kubeadm:get-nodes", "kubeadm:kubelet-bootstrap", "kubeadm:node-autoapprove-certificate-rotation"] {
-        let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{}", role.replace(':', "%3A"));
+    for role in
+        ["kubeadm:get-nodes", "kubeadm:kubelet-bootstrap", "kubeadm:node-autoapprove-certificate-rotation"]
+    {
+        let path =
+            format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{}", role.replace(':', "%3A"));
         assert!(server.object(&path).is_some(), "{role}");
     }
 }

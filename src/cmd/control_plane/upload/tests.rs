@@ -25,17 +25,25 @@ fn object(server: &FakeApiserver, path: &str) -> Value {
 async fn configurations_are_stored_and_a_second_time_change_nothing() {
     let (server, say) = (server(), |_: &str| {});
     let api = api(&server, &say);
-    let (cluster, kubelet) = (json!({"kind": "ClusterConfiguration"}), json!({"containerRuntimeEndpoint": "unix:///x"}));
+    let (cluster, kubelet) =
+        (json!({"kind": "ClusterConfiguration"}), json!({"containerRuntimeEndpoint": "unix:///x"}));
     for _ in 0..2 {
         kubeadm_config(&api, &cluster).await.unwrap();
         kubelet_config(&api, &kubelet, false).await.unwrap();
     }
-    assert_eq!(object(&server, "configmaps/kubeadm-config")["data"]["ClusterConfiguration"], "kind: ClusterConfiguration\n");
+    assert_eq!(
+        object(&server, "configmaps/kubeadm-config")["data"]["ClusterConfiguration"],
+        "kind: ClusterConfiguration\n"
+    );
     let kubelet_config_map = object(&server, "configmaps/kubelet-config");
     assert_eq!(kubelet_config_map["data"]["kubelet"], "containerRuntimeEndpoint: \"\"\n");
-    let hash = kubelet_config_map["metadata"]["annotations"]["kubeadm.kubernetes.io/component-config.hash"].clone();
+    let hash =
+        kubelet_config_map["metadata"]["annotations"]["kubeadm.kubernetes.io/component-config.hash"].clone();
     assert!(hash.as_str().is_some_and(|hash| hash.starts_with("sha256:")), "{hash}");
-    assert_eq!(kubelet_config_map["metadata"]["resourceVersion"], "104", "it was written again: {kubelet_config_map}");
+    assert_eq!(
+        kubelet_config_map["metadata"]["resourceVersion"], "104",
+        "it was written again: {kubelet_config_map}"
+    );
     // What the user has written is not marked as kubeadm's.
     super::kubelet_config(&api, &kubelet, true).await.unwrap();
     assert!(object(&server, "configmaps/kubelet-config")["metadata"]["annotations"].is_null());

@@ -32,7 +32,8 @@ pub(super) fn of(name: &'static str, manifest: &str) -> Result<Component, String
     };
     // The last one counts, as components read them.
     let value_of = |flag: &str| {
-        let words = ["command", "args"].into_iter().flat_map(|list| container[list].as_array().into_iter().flatten());
+        let words =
+            ["command", "args"].into_iter().flat_map(|list| container[list].as_array().into_iter().flatten());
         let values = words.filter_map(|word| {
             word.as_str()?.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('=').map(str::to_owned)
         });
@@ -64,12 +65,20 @@ mod tests {
     #[test]
     fn components_are_asked_where_their_manifests_say() {
         for (name, flags, expected) in [
-            ("kube-apiserver", &["--advertise-address=10.0.0.1", "--secure-port=6444"][..], "https://10.0.0.1:6444"),
+            (
+                "kube-apiserver",
+                &["--advertise-address=10.0.0.1", "--secure-port=6444"][..],
+                "https://10.0.0.1:6444",
+            ),
             ("kube-apiserver", &["--advertise-address=fd00::1"], "https://[fd00::1]:6443"),
             ("kube-controller-manager", &[], "https://127.0.0.1:10257"),
             ("kube-controller-manager", &["--bind-address=0.0.0.0"], "https://127.0.0.1:10257"),
             ("kube-scheduler", &["--bind-address=::", "--secure-port=1"], "https://[::1]:1"),
-            ("kube-scheduler", &["--bind-address=127.0.0.1", "--bind-address=10.0.0.9"], "https://10.0.0.9:10259"),
+            (
+                "kube-scheduler",
+                &["--bind-address=127.0.0.1", "--bind-address=10.0.0.9"],
+                "https://10.0.0.9:10259",
+            ),
         ] {
             assert_eq!(of(name, &manifest(name, flags)).unwrap().server, expected, "{name} {flags:?}");
         }

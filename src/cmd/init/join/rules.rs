@@ -133,6 +133,18 @@ pub(super) fn with_cluster(text: &str, name: Option<&str>, is_metered: bool) -> 
     with_flags(text, &flags)
 }
 
+/// The service's flags of a node with further flags of its kubelet, which replace those of the same names.
+pub(in crate::cmd::init) fn with_cluster_flags(text: &str, more: &[String]) -> String {
+    let name_of = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+    let is_replaced = |flag: &String| more.iter().any(|new| name_of(new) == name_of(flag));
+    let mut flags = others(text, true);
+    flags.retain(|flag| !is_replaced(flag));
+    flags.push(format!("--bootstrap-kubeconfig={BOOTSTRAP}"));
+    flags.push(format!("--kubeconfig={KUBECONFIG}"));
+    flags.extend_from_slice(more);
+    with_flags(text, &flags)
+}
+
 /// What there is to say when this machine's clock and the server's differ: certificates and tokens have times.
 pub(super) fn clock_warning(now: Timestamp, server: Option<Timestamp>) -> Option<String> {
     let server = server?;

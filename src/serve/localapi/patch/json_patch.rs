@@ -9,7 +9,7 @@ use super::{MAX_DEPTH, MAX_OBJECT_BYTES, PatchError, depth, malformed, unprocess
 /// The most operations of one patch: upstream's limit.
 const MAX_OPERATIONS: usize = 10_000;
 
-pub(in crate::serve) fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
+pub(crate) fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     let Value::Array(operations) = patch else {
         return malformed("a JSON patch must be a list of operations");
     };

@@ -44,7 +44,7 @@ pub(crate) struct Keyed<'s> {
 
 impl<'s> Shape<'s> {
     #[must_use]
-    pub(in crate::serve) fn of_kind(schema: &'s Schema, api_version: &str, kind: &str) -> Self {
+    pub(crate) fn of_kind(schema: &'s Schema, api_version: &str, kind: &str) -> Self {
         schema.of_kind(api_version, kind).map_or(Self::Free, |of| Self::Struct(schema, of))
     }
 

@@ -18,7 +18,7 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 ///
 /// # Errors
 /// An invalid directive, or a list item without its key.
-pub(in crate::serve) fn apply(target: Value, patch: Value, shape: Shape<'_>) -> Result<Value, PatchError> {
+pub(crate) fn apply(target: Value, patch: Value, shape: Shape<'_>) -> Result<Value, PatchError> {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => Ok(Value::Object(object(target, patch, shape)?)),
         _ => malformed("a strategic merge patch must be an object"),

@@ -63,9 +63,16 @@ fn usages_and_groups_are_checked_in_kubeadms_words() {
     assert_eq!(check(&["signing", "authentication"], &[GROUP, "system:bootstrappers:a"]), Ok(()));
     assert_eq!(check(&["signing"], &[]), Ok(()));
     let why = check(&["foo"], &[]).unwrap_err();
-    assert!(why.contains("invalid bootstrap token usage string: foo, valid usage options: signing,authentication"));
+    assert!(
+        why.contains(
+            "invalid bootstrap token usage string: foo, valid usage options: signing,authentication"
+        )
+    );
     let why = check(&["signing"], &[GROUP]).unwrap_err();
-    assert!(why.contains("token groups cannot be specified unless --usages includes \"authentication\""), "{why}");
+    assert!(
+        why.contains("token groups cannot be specified unless --usages includes \"authentication\""),
+        "{why}"
+    );
     for group in ["foo", "system:bootstrappers:", "system:bootstrappers:a-", "system:bootstrappers:A"] {
         let why = check(&["authentication"], &[group]).unwrap_err();
         assert!(why.contains(&format!("bootstrap group {group:?} is invalid")), "{why}");
@@ -100,7 +107,14 @@ fn the_table_is_kubeadms() {
     assert_eq!(rows[0], COLUMNS);
     assert_eq!(
         rows[1],
-        ["abcdef.0123456789abcdef", "6d", "2026-11-28T04:21:57Z", "authentication,signing", "hello world", GROUP]
+        [
+            "abcdef.0123456789abcdef",
+            "6d",
+            "2026-11-28T04:21:57Z",
+            "authentication,signing",
+            "hello world",
+            GROUP
+        ]
     );
     assert_eq!(rows[2][1..], ["<forever>", "<never>", "<none>", "<none>", "<none>"]);
     assert_eq!(rows[3][1], "<invalid>");

@@ -1,0 +1,326 @@
+//! The certificates of a control plane, in kubeadm's order, with its names, fields and rules for files that exist.
+//!
+//! Owns the files in `certificatesDir`.
+
+pub(crate) mod keys;
+pub(crate) mod sign;
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use super::config::{ClusterConfig, Etcd, InitSettings, checks, path};
+use super::context::{Content, Context};
+use crate::cmd::init::InitError;
+use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
+use crate::serve::server::pki::verify_chain;
+use sign::{Leaf, Signer, Terms};
+
+/// The directory of etcd's certificates below the others.
+pub(crate) const ETCD: &str = "etcd/";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    None,
+    ApiServer,
+    EtcdServer,
+    EtcdPeer,
+}
+
+/// A certificate. An authority has no signer.
+pub(crate) struct CertSpec {
+    /// The name of its phase.
+    pub phase: &'static str,
+    /// The file without its extension.
+    pub base: &'static str,
+    /// Empty: the node's name.
+    pub common_name: &'static str,
+    /// The file of its authority.
+    pub signer: &'static str,
+    pub is_server: bool,
+    pub is_client: bool,
+    pub names: Names,
+}
+
+const fn authority(phase: &'static str, base: &'static str, common_name: &'static str) -> CertSpec {
+    CertSpec { phase, base, common_name, signer: "", is_server: false, is_client: false, names: Names::None }
+}
+
+const fn client(
+    phase: &'static str,
+    base: &'static str,
+    common_name: &'static str,
+    signer: &'static str,
+) -> CertSpec {
+    CertSpec { phase, base, common_name, signer, is_server: false, is_client: true, names: Names::None }
+}
+
+const fn server(
+    (phase, base): (&'static str, &'static str),
+    common_name: &'static str,
+    signer: &'static str,
+    is_client: bool,
+    names: Names,
+) -> CertSpec {
+    CertSpec { phase, base, common_name, signer, is_server: true, is_client, names }
+}
+
+/// In the order in which they are made.
+pub(crate) const CERTS: [CertSpec; 10] = [
+    authority("ca", "ca", "kubernetes"),
+    server(("apiserver", "apiserver"), "kube-apiserver", "ca", false, Names::ApiServer),
+    client("apiserver-kubelet-client", "apiserver-kubelet-client", "kube-apiserver-kubelet-client", "ca"),
+    authority("front-proxy-ca", "front-proxy-ca", "front-proxy-ca"),
+    client("front-proxy-client", "front-proxy-client", "front-proxy-client", "front-proxy-ca"),
+    authority("etcd-ca", "etcd/ca", "etcd-ca"),
+    server(("etcd-server", "etcd/server"), "", "etcd/ca", true, Names::EtcdServer),
+    server(("etcd-peer", "etcd/peer"), "", "etcd/ca", true, Names::EtcdPeer),
+    client("etcd-healthcheck-client", "etcd/healthcheck-client", "kube-etcd-healthcheck-client", "etcd/ca"),
+    client("apiserver-etcd-client", "apiserver-etcd-client", "kube-apiserver-etcd-client", "etcd/ca"),
+];
+
+impl CertSpec {
+    fn is_of_etcd(&self) -> bool {
+        self.signer.starts_with(ETCD) || self.base.starts_with(ETCD)
+    }
+
+    /// What the certificate is for, on this node of this cluster.
+    pub(crate) fn leaf(&self, settings: &InitSettings) -> Leaf {
+        let node = settings.node.name.as_str();
+        let (names, addresses) = alternative_names(self.names, settings);
+        Leaf {
+            common_name: if self.common_name.is_empty() { node } else { self.common_name }.to_owned(),
+            organizations: Vec::new(),
+            is_server: self.is_server,
+            is_client: self.is_client,
+            names,
+            addresses,
+        }
+    }
+}
+
+/// Names, sorted, and addresses, each once.
+fn alternative_names(of: Names, settings: &InitSettings) -> (Vec<String>, Vec<IpAddr>) {
+    let (cluster, node) = (&settings.cluster, settings.node.name.as_str());
+    let advertised = settings.endpoint.advertise_address;
+    let (mut given, mut addresses): (Vec<String>, Vec<IpAddr>) = match of {
+        Names::None => return Default::default(),
+        Names::ApiServer => {
+            let mut names =
+                ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned).to_vec();
+            names.push(format!("kubernetes.default.svc.{}", cluster.dns_domain));
+            let (host, _) = checks::host_and_port(&cluster.control_plane_endpoint).unwrap_or_default();
+            names.extend((!host.is_empty()).then(|| host.to_owned()));
+            names.extend(cluster.api_server_sans.iter().cloned());
+            (names, cluster.service_address(1).into_iter().chain([advertised]).collect())
+        }
+        Names::EtcdServer | Names::EtcdPeer => {
+            let more = match (&cluster.etcd, of) {
+                (Etcd::Local(local), Names::EtcdServer) => local.server_sans.as_slice(),
+                (Etcd::Local(local), _) => local.peer_sans.as_slice(),
+                (Etcd::External(_), _) => &[],
+            };
+            let names = ["localhost".to_owned()].into_iter().chain(more.iter().cloned()).collect();
+            (
+                names,
+                vec![advertised, IpAddr::from([127, 0, 0, 1]), IpAddr::from(std::net::Ipv6Addr::LOCALHOST)],
+            )
+        }
+    };
+    given.push(node.to_owned());
+    let mut names = Vec::new();
+    for name in given {
+        match name.parse() {
+            Ok(address) => addresses.push(address),
+            Err(_) => names.push(name),
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    let mut each: Vec<IpAddr> = Vec::new();
+    addresses.into_iter().for_each(|address| {
+        if !each.contains(&address) {
+            each.push(address);
+        }
+    });
+    (names, each)
+}
+
+/// An authority's file, with its key if that is there.
+pub(crate) fn signer(context: &Context<'_, '_>, base: &str) -> Result<Signer, InitError> {
+    let cluster = &context.settings.cluster;
+    let (file, key_file) = (cluster.cert(base, "crt"), cluster.cert(base, "key"));
+    let refused = |why: String| {
+        InitError::ControlPlane(format!("couldn't load CA certificate {base}: {}: {why}", file.display()))
+    };
+    let certificate = context
+        .read(&file)?
+        .ok_or_else(|| refused("no such file: run the phase that makes it".to_owned()))?;
+    let key = context.read(&key_file)?;
+    Signer::existing(&certificate, key.as_deref()).map_err(refused)
+}
+
+pub(crate) fn terms<'a>(cluster: &'a ClusterConfig, context: &Context<'_, '_>) -> Terms<'a> {
+    Terms { algorithm: &cluster.algorithm, validity: cluster.validity, now: context.now() }
+}
+
+/// The phase `certs/NAME`.
+pub(super) fn run(context: &mut Context<'_, '_>, phase: &str) -> Result<(), InitError> {
+    match CERTS.iter().find(|spec| spec.phase == phase) {
+        None => service_accounts(context),
+        Some(spec) if spec.signer.is_empty() => make_authority(context, spec),
+        Some(spec) => make_leaf(context, spec),
+    }
+}
+
+fn make_authority(context: &mut Context<'_, '_>, spec: &CertSpec) -> Result<(), InitError> {
+    let (base, cluster) = (spec.base, context.settings.cluster.clone());
+    if spec.is_of_etcd() && matches!(cluster.etcd, Etcd::External(_)) {
+        return context
+            .say(&format!("[certs] External etcd mode: Skipping {base} certificate authority generation\n"));
+    }
+    if context.has(&cluster.cert(base, "crt")) {
+        let found = signer(context, base)?;
+        check_validity(context, base, &found.certificate);
+        let keyless = if found.has_key() { "" } else { "keyless " };
+        return context.say(&format!("[certs] Using existing {base} {keyless}certificate authority\n"));
+    }
+    refuse_leftover(context, base)?;
+    let terms = Terms { validity: cluster.ca_validity, ..terms(&cluster, context) };
+    let (made, key) = Signer::create(spec.common_name, terms).map_err(InitError::ControlPlane)?;
+    context.say(&format!("[certs] Generating {base:?} certificate and key\n"))?;
+    store(context, base, made.certificate, key)
+}
+
+fn make_leaf(context: &mut Context<'_, '_>, spec: &CertSpec) -> Result<(), InitError> {
+    let (base, cluster) = (spec.base, context.settings.cluster.clone());
+    if spec.is_of_etcd() && matches!(cluster.etcd, Etcd::External(_)) {
+        return context.say(&format!("[certs] External etcd mode: Skipping {base} certificate generation\n"));
+    }
+    let authority = signer(context, spec.signer)?;
+    if let Some(found) = context.read(&cluster.cert(base, "crt"))? {
+        check_validity(context, base, &found);
+        verify_chain(&found, &authority.certificate, context.now()).map_err(|why| {
+            InitError::ControlPlane(format!(
+                "[certs] certificate {base} not signed by CA certificate {}: {why}",
+                spec.signer
+            ))
+        })?;
+        return context.say(&format!("[certs] Using existing {base} certificate and key on disk\n"));
+    }
+    if !authority.has_key() {
+        return Err(InitError::ControlPlane(format!(
+            "couldn't load CA certificate {0}: its key {1} is missing: put it there, or the certificate {base} that it \
+             signed",
+            spec.signer,
+            cluster.cert(spec.signer, "key").display(),
+        )));
+    }
+    refuse_leftover(context, base)?;
+    let leaf = spec.leaf(&context.settings);
+    let pair = authority.sign(&leaf, terms(&cluster, context)).map_err(InitError::ControlPlane)?;
+    context.say(&format!("[certs] Generating {base:?} certificate and key\n"))?;
+    if !leaf.names.is_empty() {
+        let addresses: Vec<String> = leaf.addresses.iter().map(ToString::to_string).collect();
+        context.say(&format!(
+            "[certs] {base} serving cert is signed for DNS names [{}] and IPs [{}]\n",
+            leaf.names.join(" "),
+            addresses.join(" ")
+        ))?;
+    }
+    store(context, base, pair.certificate, pair.key)
+}
+
+/// A key without its certificate may be one that others still use.
+fn refuse_leftover(context: &Context<'_, '_>, base: &str) -> Result<(), InitError> {
+    let key = context.settings.cluster.cert(base, "key");
+    if !context.has(&key) {
+        return Ok(());
+    }
+    Err(InitError::ControlPlane(format!(
+        "failure loading {base} certificate: {} is there without its certificate: restore the certificate, or remove the \
+         key to generate both",
+        key.display()
+    )))
+}
+
+/// The key first: a certificate without it would be taken for one whose key is kept elsewhere.
+fn store(
+    context: &mut Context<'_, '_>,
+    base: &str,
+    certificate: String,
+    key: String,
+) -> Result<(), InitError> {
+    let cluster = &context.settings.cluster;
+    let (file, key_file) = (cluster.cert(base, "crt"), cluster.cert(base, "key"));
+    context.put(key_file, 0o600, key, Content::Secret)?;
+    context.put(file, 0o644, certificate, Content::Secret)
+}
+
+fn service_accounts(context: &mut Context<'_, '_>) -> Result<(), InitError> {
+    let cluster = context.settings.cluster.clone();
+    let (file, public) = (cluster.cert("sa", "key"), cluster.cert("sa", "pub"));
+    if let Some(key) = context.read(&file)? {
+        keys::read(&key).map_err(|why| {
+            InitError::ControlPlane(format!("couldn't load the private key {}: {why}", file.display()))
+        })?;
+        return context.say("[certs] Using the existing \"sa\" key\n");
+    }
+    if is_external(context, "ca") && context.has(&public) {
+        return context.say("[certs] Using existing sa keys\n");
+    }
+    let (key, public_key) = sign::key_pair(&cluster.algorithm).map_err(InitError::ControlPlane)?;
+    context.say("[certs] Generating \"sa\" key and public key\n")?;
+    context.put(file, 0o600, key, Content::Secret)?;
+    context.put(public, 0o600, public_key, Content::Secret)
+}
+
+/// Warns of a certificate that is not valid now.
+fn check_validity(context: &mut Context<'_, '_>, base: &str, certificate: &str) {
+    let now = context.now();
+    let Some(der) = pem_blocks(certificate, CERTIFICATE).into_iter().next() else { return };
+    let (Some(start), Some(end)) = (x509::not_before(&der), x509::not_after(&der)) else { return };
+    if now < start || now > end {
+        let why = if now < start { "not yet valid" } else { "expired" };
+        context.warn(&format!(
+            "WARNING: could not validate bounds for certificate {base}: the certificate is {why}: NotBefore: {}, \
+             NotAfter: {}, now: {}",
+            start.to_rfc3339(),
+            end.to_rfc3339(),
+            now.to_rfc3339()
+        ));
+    }
+}
+
+/// Whether the user keeps the key of an authority elsewhere: its certificate is there without it.
+pub(crate) fn is_external(context: &Context<'_, '_>, base: &str) -> bool {
+    let cluster = &context.settings.cluster;
+    context.has(&cluster.cert(base, "crt")) && !context.has(&cluster.cert(base, "key"))
+}
+
+/// What an authority without its key must have signed before.
+pub(super) fn check_external(context: &Context<'_, '_>) -> Result<(), InitError> {
+    for (base, what) in [("ca", "external CA"), ("front-proxy-ca", "external front-proxy CA")] {
+        if !is_external(context, base) {
+            continue;
+        }
+        let authority = signer(context, base)?;
+        for spec in CERTS.iter().filter(|spec| spec.signer == base) {
+            let (file, key) = (
+                context.settings.cluster.cert(spec.base, "crt"),
+                context.settings.cluster.cert(spec.base, "key"),
+            );
+            let refused = |at: &Path, why: &str| {
+                InitError::ControlPlane(format!("invalid or incomplete {what}: {}: {why}", path(at)))
+            };
+            let certificate = context.read(&file)?.ok_or_else(|| refused(&file, "no such file"))?;
+            let key_text = context.read(&key)?.ok_or_else(|| refused(&key, "no such file"))?;
+            keys::read(&key_text).map_err(|why| refused(&key, &why))?;
+            verify_chain(&certificate, &authority.certificate, context.now())
+                .map_err(|why| refused(&file, &why))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
