@@ -316,9 +316,10 @@ impl FakeApiserver {
             return Err(Refusal::conflict(target, "Precondition failed: UID in precondition differs"));
         }
         let version = &wanted["resourceVersion"];
+        let is_any = |version: &str| version.is_empty() || version == "0";
         if version
             .as_str()
-            .is_some_and(|version| !version.is_empty() && old["metadata"]["resourceVersion"] != version)
+            .is_some_and(|version| !is_any(version) && old["metadata"]["resourceVersion"] != version)
         {
             let message =
                 "the object has been modified; please apply your changes to the latest version and try again";

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     fn manifest(name: &str, flags: &[&str]) -> String {
-        let flags: String = flags.iter().map(|flag| format!("    - {flag}\n")).collect();
+        let flags: String = flags.iter().map(|flag| format!("    - \"{flag}\"\n")).collect();
         format!("kind: Pod\nspec:\n  containers:\n  - name: {name}\n    command:\n    - {name}\n{flags}")
     }
 
