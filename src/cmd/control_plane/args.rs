@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_plane_is_chosen_by_its_flag_or_by_a_phase_of_its_own() {
+    fn a_control_plane_is_chosen_by_its_flag_or_a_phase_of_its_own() {
         let chosen = |line: &str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             selects(&words, &["preflight", "certs", "kubeconfig", "start"])

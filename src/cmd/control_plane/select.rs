@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn skipping_a_parent_skips_its_children_and_dependencies_are_checked() {
+    fn skipping_a_parent_skips_its_children_and_checks_dependencies() {
         let whole = select(None, &[]).unwrap();
         assert_eq!(whole.len(), 39);
         assert_eq!((whole[0], whole[38]), ("preflight", LAST));

@@ -32,7 +32,7 @@ fn init(lines: &str) -> Result<(InitSettings, Vec<String>), String> {
 }
 
 #[test]
-fn empty_documents_get_the_defaults_and_are_rendered_as_kubeadm_does() {
+fn empty_documents_get_defaults_and_are_rendered_as_kubeadms() {
     let (settings, warnings) = cluster("").unwrap();
     assert_eq!(warnings, [""; 0]);
     assert_eq!(settings.node.name, "box");
@@ -160,7 +160,10 @@ timeouts: {controlPlaneComponentHealthCheck: 10m, kubernetesAPICall: 2m}
     assert_eq!(settings.node.image_pull_policy, "Never");
     assert_eq!(settings.endpoint.url(), "https://[2001:db8::10]:7443");
     assert!(settings.tokens[0].ttl.is_zero() && settings.tokens[0].expires.is_none());
-    assert_eq!(settings.tokens[1].expires.map(|at| at.to_rfc3339()).as_deref(), Some("2027-01-01T00:00:00Z"));
+    assert_eq!(
+        settings.tokens[1].expires.map(crate::model::types::Timestamp::to_rfc3339).as_deref(),
+        Some("2027-01-01T00:00:00Z")
+    );
     assert_eq!(settings.tokens[1].description, "later");
     assert_eq!(settings.timeouts.control_plane.to_string(), "10m0s");
     assert_eq!(settings.timeouts.api_call.to_string(), "2m0s");
