@@ -147,14 +147,11 @@ pub(crate) fn selects(arguments: &[String], standalone: &[&str]) -> bool {
     if own.clone().any(|argument| argument == "--control-plane") {
         return true;
     }
-    let words: Vec<String> = own.take_while(|argument| !argument.starts_with('-')).cloned().collect();
-    match words.split_first() {
-        Some((first, names)) if first == "phase" && !names.is_empty() => {
-            let is_theirs = names.len() == 1 && standalone.contains(&names[0].as_str());
-            !is_theirs && (select::named(names).is_ok() || select::all().any(|(name, _)| name == names[0]))
-        }
-        _ => false,
-    }
+    let names = own.skip_while(|argument| *argument != "phase").skip(1);
+    let names: Vec<String> = names.take_while(|argument| !argument.starts_with('-')).cloned().collect();
+    let Some(first) = names.first() else { return false };
+    let is_theirs = names.len() == 1 && standalone.contains(&first.as_str());
+    !is_theirs && (select::named(&names).is_ok() || select::all().any(|(name, _)| name == first))
 }
 
 pub(super) fn help() -> String {
@@ -374,7 +371,7 @@ mod tests {
             ("--dry-run --control-plane", true),
             ("phase certs --control-plane", true),
             ("phase certs apiserver", true),
-            ("phase etcd local", true),
+            ("--dry-run phase etcd local -o yaml", true),
             ("phase etcd", true),
             ("phase kubelet-start --dry-run", true),
             ("", false),
