@@ -28,6 +28,8 @@ pub(crate) const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("preflight", "check whether this machine can run pods, and suggest fixes"),
     ("init", "set up this machine: certificates, kubeconfig, configuration, service"),
     ("join", "make this machine a node of a cluster"),
+    ("token", "list, create and delete the tokens with which machines join"),
+    ("certs", "show when a control plane's certificates end, and renew them"),
     ("leave", "take this node out of its cluster"),
     ("reset", "undo agent init: remove pods, state and the files it wrote"),
     ("upgrade", "replace the agent's program, with automatic rollback on failure"),

@@ -172,7 +172,11 @@ impl<'a, T: Transport> Api<'a, T> {
     pub(crate) async fn apply(&self, object: &Value) -> Result<Value, ApiPhaseError> {
         let of = place(object)?;
         match self.send(&Act::Create(object), &of).await {
-            Err(error) if error.kind == ApiErrorKind::AlreadyExists => {
+            // A Service that is there has its address, and that is said before its name.
+            Err(error)
+                if error.kind == ApiErrorKind::AlreadyExists
+                    || error.kind == ApiErrorKind::Invalid && object["kind"] == "Service" =>
+            {
                 self.send(&Act::Replace(object), &of).await.map_err(refused("update", &of))
             }
             other => other.map_err(refused("create", &of)),

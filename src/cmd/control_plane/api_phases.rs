@@ -246,9 +246,9 @@ impl<'a> ApiPhases<'a> {
         files.into_iter().map(read).collect()
     }
 
-    /// The cluster as `admin.conf` has it.
+    /// The cluster as the administrator's kubeconfig has it.
     fn cluster_entry(&self) -> Result<ClusterEntry, ApiPhaseError> {
-        let path = self.paths.conf("admin.conf");
+        let path = self.admin();
         if self.options.dry_run && !path.exists() {
             let server = self.settings.cluster.server(&self.settings.endpoint);
             return Ok(ClusterEntry { server, ..ClusterEntry::default() });

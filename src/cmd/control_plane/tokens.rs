@@ -1,5 +1,6 @@
 //! Bootstrap tokens: new ones, and the phase `bootstrap-token`, which lets machines that know one join.
 
+pub mod command;
 pub(crate) mod record;
 
 use super::api::{Api, ApiPhaseError, Say};
