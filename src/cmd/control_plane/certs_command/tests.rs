@@ -36,7 +36,7 @@ fn machine() -> (TempDir, CertsOptions) {
     };
     let pair = authority.sign(&user, terms).unwrap();
     let made =
-        document("c", "https://edge:6443", "kubernetes-admin", &authority.certificate, certificate(&pair));
+        document("c", "https://edge:6443", "kubernetes-admin", &authority.certificate, &certificate(&pair));
     directory.put("admin.conf", &yaml::to_string(&made));
     (directory, options)
 }
