@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::config::{ClusterConfig, Etcd, InitSettings, checks, path};
-use super::context::{Content, Context};
+use super::context::{Context, Visibility};
 use crate::cmd::init::InitError;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
 use crate::serve::server::pki::verify_chain;
@@ -252,8 +252,8 @@ fn store(
 ) -> Result<(), InitError> {
     let cluster = &context.settings.cluster;
     let (file, key_file) = (cluster.cert(base, "crt"), cluster.cert(base, "key"));
-    context.put(key_file, 0o600, key, Content::Secret)?;
-    context.put(file, 0o644, certificate, Content::Secret)
+    context.put(key_file, 0o600, key, Visibility::Secret)?;
+    context.put(file, 0o644, certificate, Visibility::Secret)
 }
 
 fn service_accounts(context: &mut Context<'_, '_>) -> Result<(), InitError> {
@@ -270,8 +270,8 @@ fn service_accounts(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     }
     let (key, public_key) = sign::key_pair(&cluster.algorithm).map_err(InitError::ControlPlane)?;
     context.say("[certs] Generating \"sa\" key and public key\n")?;
-    context.put(file, 0o600, key, Content::Secret)?;
-    context.put(public, 0o600, public_key, Content::Secret)
+    context.put(file, 0o600, key, Visibility::Secret)?;
+    context.put(public, 0o600, public_key, Visibility::Secret)
 }
 
 /// Warns of a certificate that is not valid now.

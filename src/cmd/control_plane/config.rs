@@ -42,7 +42,7 @@ pub(crate) struct InitSettings {
     pub timeouts: Timeouts,
     /// KubeletConfiguration of the cluster, all fields that kubeadm writes.
     pub kubelet: Value,
-    /// KubeProxyConfiguration, likewise.
+    /// The same of kube-proxy.
     pub kube_proxy: Value,
     /// The documents of the two as the user gave them.
     pub given_kubelet: Option<Value>,

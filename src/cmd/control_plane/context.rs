@@ -16,7 +16,7 @@ use crate::platform::sys::dir;
 
 /// What a dry run shows of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum Visibility {
     Shown,
     Secret,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Context<'a, 'b> {
     pub mode: Mode,
     /// Files of the dry run.
     pub drafts: BTreeMap<PathBuf, String>,
-    /// Once read.
+    /// `None` until a phase needs them.
     pub patches: Option<Patches>,
 }
 
@@ -86,12 +86,12 @@ impl Context<'_, '_> {
         path: PathBuf,
         mode: u32,
         text: String,
-        content: Content,
+        content: Visibility,
     ) -> Result<(), InitError> {
         if self.mode == Mode::Real {
             return write(&File { path, mode, content: text });
         }
-        if content == Content::Shown {
+        if content == Visibility::Shown {
             self.show(&path.display().to_string(), &text)?;
         }
         self.drafts.insert(path, text);

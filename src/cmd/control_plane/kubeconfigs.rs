@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::certs::{self, sign::Leaf};
 use super::config::InitSettings;
-use super::context::{Content, Context};
+use super::context::{Context, Visibility};
 use crate::cmd::cli::yaml;
 use crate::cmd::init::InitError;
 use crate::codec::base64;
@@ -14,7 +14,6 @@ use crate::codec::yaml::yaml_to_values;
 use crate::platform::x509::{CERTIFICATE, pem_blocks};
 use crate::serve::server::pki::Pair;
 
-/// A kubeconfig.
 pub(crate) struct ConfSpec {
     /// The name of its phase, and of the file without `.conf`.
     pub phase: &'static str,
@@ -114,7 +113,7 @@ pub(super) fn run(context: &mut Context<'_, '_>, phase: &str) -> Result<(), Init
     let made =
         document(&cluster.name, &server, &leaf.common_name, &authority.certificate, &certificate(&pair));
     context.say(&format!("[kubeconfig] Writing {name:?} kubeconfig file\n"))?;
-    context.put(place, 0o600, yaml::to_string(&made), Content::Secret)
+    context.put(place, 0o600, yaml::to_string(&made), Visibility::Secret)
 }
 
 /// All that must be there when the authority's key is elsewhere.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::config::{Argument, InitSettings, path};
-use super::context::{Content, Context};
+use super::context::{Context, Visibility};
 use super::patches;
 use crate::cmd::cli::yaml;
 use crate::cmd::init::{InitError, prepare_node, start_node};
@@ -73,11 +73,11 @@ pub(super) fn start(context: &mut Context<'_, '_>) -> Result<(), InitError> {
         "[kubelet-start] Writing kubelet environment file with flags to file {:?}\n",
         path(&file)
     ))?;
-    context.put(file, 0o644, environment(&flags), Content::Shown)?;
+    context.put(file, 0o644, environment(&flags), Visibility::Shown)?;
     let instance = json!({ "containerRuntimeEndpoint": context.settings.node.cri_socket });
     let file = kubelet.join("instance-config.yaml");
     context.say(&format!("[kubelet-start] Writing kubelet configuration to file {:?}\n", path(&file)))?;
-    context.put(file, 0o644, yaml::to_string(&instance), Content::Shown)?;
+    context.put(file, 0o644, yaml::to_string(&instance), Visibility::Shown)?;
     let machine =
         Machine { has_resolved: Path::new(RESOLVED).is_file(), has_systemd: node::systemd_is_running() };
     let made = configuration(&context.settings, &machine);
@@ -93,12 +93,12 @@ pub(super) fn start(context: &mut Context<'_, '_>) -> Result<(), InitError> {
                 "[kubelet-start] Keeping the previous configuration in {:?}\n",
                 path(&before)
             ))?;
-            context.put(before, 0o644, there, Content::Secret)?;
+            context.put(before, 0o644, there, Visibility::Secret)?;
         }
         _ => {}
     }
     context.say(&format!("[kubelet-start] Writing kubelet configuration to file {:?}\n", path(&file)))?;
-    context.put(file, 0o644, text, Content::Shown)?;
+    context.put(file, 0o644, text, Visibility::Shown)?;
     if context.is_dry() {
         return context.say("[dryrun] Would start the kubelet\n");
     }

@@ -36,7 +36,7 @@ pub(crate) struct PodFacts {
 }
 
 /// A volume of the host at the same place in the container, unless the user says otherwise.
-struct Mount {
+struct PodMount {
     name: String,
     host_path: String,
     place: String,
@@ -49,7 +49,7 @@ struct PodSpec<'a> {
     name: &'a str,
     image: String,
     arguments: Vec<Argument>,
-    mounts: Vec<Mount>,
+    mounts: Vec<PodMount>,
     env: BTreeMap<String, Value>,
     annotation: Option<(&'a str, String)>,
     cpu: &'a str,
@@ -100,12 +100,18 @@ fn variables(proxies: &[(String, String)], extra: &[Value]) -> BTreeMap<String, 
     all
 }
 
-fn same_place(name: &str, place: String, kind: &str, read_only: bool) -> Mount {
-    Mount { name: name.to_owned(), place: place.clone(), host_path: place, kind: kind.to_owned(), read_only }
+fn same_place(name: &str, place: String, kind: &str, read_only: bool) -> PodMount {
+    PodMount {
+        name: name.to_owned(),
+        place: place.clone(),
+        host_path: place,
+        kind: kind.to_owned(),
+        read_only,
+    }
 }
 
 /// Certificates of the cluster and of the system.
-fn certificates(settings: &InitSettings, facts: &PodFacts) -> Vec<Mount> {
+fn certificates(settings: &InitSettings, facts: &PodFacts) -> Vec<PodMount> {
     let mut mounts = vec![
         same_place("k8s-certs", path(&settings.cluster.cert_dir), "DirectoryOrCreate", true),
         same_place("ca-certs", "/etc/ssl/certs".to_owned(), "DirectoryOrCreate", true),
@@ -118,10 +124,10 @@ fn certificates(settings: &InitSettings, facts: &PodFacts) -> Vec<Mount> {
 }
 
 /// Adds the user's volumes: one of the same name replaces another.
-fn add_volumes(mounts: &mut Vec<Mount>, component: &Component) {
+fn add_volumes(mounts: &mut Vec<PodMount>, component: &Component) {
     for extra in &component.volumes {
         mounts.retain(|mount| mount.name != extra.name);
-        mounts.push(Mount {
+        mounts.push(PodMount {
             name: extra.name.clone(),
             host_path: extra.host_path.clone(),
             place: extra.mount_path.clone(),
@@ -358,8 +364,8 @@ fn render(spec: &PodSpec<'_>, settings: &InitSettings) -> Value {
     let mut command = vec![spec.name.to_owned()];
     command.extend(spec.arguments.iter().map(|(name, value)| format!("--{name}={value}")));
     // etcd's keep their order, as kubeadm's do.
-    let mut mounts: Vec<&Mount> = spec.mounts.iter().collect();
-    let mount = |mount: &&Mount| {
+    let mut mounts: Vec<&PodMount> = spec.mounts.iter().collect();
+    let mount = |mount: &&PodMount| {
         let mut made = json!({ "mountPath": mount.place, "name": mount.name });
         if mount.read_only {
             made["readOnly"] = json!(true);
@@ -368,7 +374,7 @@ fn render(spec: &PodSpec<'_>, settings: &InitSettings) -> Value {
     };
     let in_order: Vec<Value> = mounts.iter().map(mount).collect();
     mounts.sort_by(|one, other| one.name.cmp(&other.name));
-    let volume = |mount: &&Mount| json!({ "hostPath": { "path": mount.host_path, "type": mount.kind }, "name": mount.name });
+    let volume = |mount: &&PodMount| json!({ "hostPath": { "path": mount.host_path, "type": mount.kind }, "name": mount.name });
     let by_name: Vec<Value> = mounts.iter().map(mount).collect();
     let mut requests = json!({ "cpu": spec.cpu });
     if !spec.memory.is_empty() {

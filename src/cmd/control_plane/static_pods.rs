@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::certs;
 use super::config::Etcd;
-use super::context::{Content, Context};
+use super::context::{Context, Visibility};
 use super::manifests::{self, PodFacts, TRUST};
 use super::patches;
 use crate::cmd::cli::yaml;
@@ -47,5 +47,5 @@ pub(super) fn run(context: &mut Context<'_, '_>, component: &'static str) -> Res
     context.say(&said)?;
     let pod = patches::apply(context, component, pod)?;
     context.directory(&directory, 0o700)?;
-    context.put(directory.join(format!("{component}.yaml")), 0o600, yaml::to_string(&pod), Content::Shown)
+    context.put(directory.join(format!("{component}.yaml")), 0o600, yaml::to_string(&pod), Visibility::Shown)
 }

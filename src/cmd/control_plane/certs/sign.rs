@@ -44,7 +44,6 @@ pub(crate) struct Terms<'a> {
 
 /// An authority, with or without its key.
 pub(crate) struct Signer {
-    /// PEM.
     pub certificate: String,
     issuer: Option<Issuer<'static, KeyPair>>,
 }

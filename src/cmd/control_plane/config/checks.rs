@@ -22,7 +22,6 @@ const FEWEST_PODS: u64 = 14;
 const MOST_HOST_BITS: u8 = 20;
 const MOST_NODE_BITS: u8 = 16;
 
-/// Collects complaints.
 #[derive(Default)]
 struct Complaints(Vec<String>);
 

@@ -69,7 +69,6 @@ pub(super) fn kubelet(
     document
 }
 
-/// KubeProxyConfiguration.
 pub(super) fn kube_proxy(
     given: &Value,
     cluster: &ClusterConfig,

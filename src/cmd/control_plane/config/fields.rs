@@ -94,19 +94,19 @@ fn visit(place: &str, shown: &str, value: &Value, found: &mut Vec<String>) {
 }
 
 /// A value with its path. What is missing or null reads as empty.
-pub(crate) struct Field<'a> {
+pub(crate) struct DocumentField<'a> {
     pub value: &'a Value,
     pub path: String,
 }
 
-impl<'a> Field<'a> {
+impl<'a> DocumentField<'a> {
     pub(crate) fn of(value: &'a Value) -> Self {
         Self { value, path: String::new() }
     }
 
-    pub(crate) fn at(&self, name: &str) -> Field<'a> {
+    pub(crate) fn at(&self, name: &str) -> DocumentField<'a> {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
-        Field { value: &self.value[name], path }
+        DocumentField { value: &self.value[name], path }
     }
 
     pub(crate) fn is_set(&self) -> bool {
@@ -157,20 +157,20 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(crate) fn items(&self) -> Result<Vec<Field<'a>>, String> {
+    pub(crate) fn items(&self) -> Result<Vec<DocumentField<'a>>, String> {
         match self.value {
             Value::Null => Ok(Vec::new()),
             Value::Array(items) => Ok(items
                 .iter()
                 .enumerate()
-                .map(|(index, value)| Field { value, path: format!("{}[{index}]", self.path) })
+                .map(|(index, value)| DocumentField { value, path: format!("{}[{index}]", self.path) })
                 .collect()),
             _ => Err(self.expected("a list")),
         }
     }
 
     pub(crate) fn texts(&self) -> Result<Vec<String>, String> {
-        self.items()?.iter().map(Field::text).collect()
+        self.items()?.iter().map(DocumentField::text).collect()
     }
 
     pub(crate) fn members(&self) -> Result<Map<String, Value>, String> {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::super::Paths;
-use super::fields::{Field, unknown};
+use super::fields::{DocumentField, unknown};
 use super::{
     API_VERSION, ApiEndpoint, Argument, BootstrapToken, ClusterConfig, Component, DEFAULT_REPOSITORY, Etcd,
     ExternalEtcd, ExtraVolume, GROUP, ImageMeta, InitSettings, LocalEtcd, NodeRegistration, Timeouts, checks,
@@ -124,8 +124,8 @@ pub(crate) fn settle(
     paths: &Paths,
 ) -> Result<(InitSettings, Vec<String>), String> {
     let mut warnings = documents.warnings.clone();
-    let init = Field::of(&documents.init);
-    let given = Field::of(&documents.cluster);
+    let init = DocumentField::of(&documents.init);
+    let given = DocumentField::of(&documents.cluster);
     checks::own_algorithm(&given.at("encryptionAlgorithm").text()?)?;
     let mut cluster = cluster(&given, &host.version)?;
     let endpoint = endpoint(&init.at("localAPIEndpoint"), &host.addresses)?;
@@ -154,7 +154,7 @@ fn given_document(document: &Value) -> Option<Value> {
 }
 
 /// A ClusterConfiguration, such as the one in the ConfigMap `kubeadm-config`. `version` is the default.
-pub(crate) fn cluster(given: &Field<'_>, version: &str) -> Result<ClusterConfig, String> {
+pub(crate) fn cluster(given: &DocumentField<'_>, version: &str) -> Result<ClusterConfig, String> {
     let networking = given.at("networking");
     let api_server = given.at("apiServer");
     let sans = api_server.at("certSANs").texts()?;
@@ -209,26 +209,26 @@ fn complete(cluster: &mut ClusterConfig, endpoint: &ApiEndpoint) {
     cluster.control_plane_endpoint = format!("{host}:{}", endpoint.bind_port);
 }
 
-fn image(given: &Field<'_>) -> Result<ImageMeta, String> {
+fn image(given: &DocumentField<'_>) -> Result<ImageMeta, String> {
     Ok(ImageMeta { repository: given.at("imageRepository").text()?, tag: given.at("imageTag").text()? })
 }
 
 /// A list of names and values; in `v1beta3` an object.
-pub(crate) fn arguments(given: &Field<'_>) -> Result<Vec<Argument>, String> {
+pub(crate) fn arguments(given: &DocumentField<'_>) -> Result<Vec<Argument>, String> {
     if given.value.is_object() {
         let members = given.members()?;
         let read = |name: &String| Ok((name.clone(), given.at(name).text()?));
         return members.keys().map(read).collect();
     }
-    let read = |item: &Field<'_>| match item.at("name").text()? {
+    let read = |item: &DocumentField<'_>| match item.at("name").text()? {
         name if name.is_empty() => Err(format!("{}: Invalid value: \"\": argument has no name", item.path)),
         name => Ok((name, item.at("value").text()?)),
     };
     given.items()?.iter().map(read).collect()
 }
 
-fn component(given: &Field<'_>) -> Result<Component, String> {
-    let volume = |volume: &Field<'_>| {
+fn component(given: &DocumentField<'_>) -> Result<Component, String> {
+    let volume = |volume: &DocumentField<'_>| {
         Ok(ExtraVolume {
             name: volume.at("name").text()?,
             host_path: volume.at("hostPath").text()?,
@@ -237,7 +237,7 @@ fn component(given: &Field<'_>) -> Result<Component, String> {
             path_type: volume.at("pathType").text()?,
         })
     };
-    let env = |env: &Field<'_>| {
+    let env = |env: &DocumentField<'_>| {
         let mut variable = env.value.clone();
         if let Some(reference) = variable.pointer_mut("/valueFrom/fieldRef").and_then(Value::as_object_mut) {
             reference.entry("apiVersion").or_insert_with(|| json!("v1"));
@@ -251,7 +251,7 @@ fn component(given: &Field<'_>) -> Result<Component, String> {
     })
 }
 
-fn etcd(given: &Field<'_>) -> Result<Etcd, String> {
+fn etcd(given: &DocumentField<'_>) -> Result<Etcd, String> {
     let (local, external) = (given.at("local"), given.at("external"));
     match (local.is_set(), external.is_set()) {
         (true, true) => Err(format!(
@@ -279,7 +279,7 @@ fn etcd(given: &Field<'_>) -> Result<Etcd, String> {
     }
 }
 
-fn endpoint(given: &Field<'_>, addresses: &[IpAddr]) -> Result<ApiEndpoint, String> {
+fn endpoint(given: &DocumentField<'_>, addresses: &[IpAddr]) -> Result<ApiEndpoint, String> {
     let field = given.at("advertiseAddress");
     let text = field.text()?;
     let found = |wanted: Option<bool>| {
@@ -313,7 +313,11 @@ fn endpoint(given: &Field<'_>, addresses: &[IpAddr]) -> Result<ApiEndpoint, Stri
 }
 
 /// A node's registration; the taint of a control plane unless taints are given.
-fn node(given: &Field<'_>, host: &HostFacts, warnings: &mut Vec<String>) -> Result<NodeRegistration, String> {
+fn node(
+    given: &DocumentField<'_>,
+    host: &HostFacts,
+    warnings: &mut Vec<String>,
+) -> Result<NodeRegistration, String> {
     let name = given.at("name").text_or(&host.hostname)?;
     let mut socket = given.at("criSocket").text_or(&host.cri_socket)?;
     if !socket.starts_with("unix") {
@@ -339,19 +343,19 @@ fn node(given: &Field<'_>, host: &HostFacts, warnings: &mut Vec<String>) -> Resu
     })
 }
 
-fn tokens(given: &Field<'_>, random: &str) -> Result<Vec<BootstrapToken>, String> {
+fn tokens(given: &DocumentField<'_>, random: &str) -> Result<Vec<BootstrapToken>, String> {
     let none = [json!({})];
     let items = given.items()?;
     if items.is_empty() {
         return none
             .iter()
-            .map(|one| token(&Field { value: one, path: format!("{}[0]", given.path) }, random))
+            .map(|one| token(&DocumentField { value: one, path: format!("{}[0]", given.path) }, random))
             .collect();
     }
     items.iter().map(|item| token(item, random)).collect()
 }
 
-fn token(given: &Field<'_>, random: &str) -> Result<BootstrapToken, String> {
+fn token(given: &DocumentField<'_>, random: &str) -> Result<BootstrapToken, String> {
     let field = given.at("token");
     let text = field.text_or(random)?;
     let read =
@@ -382,7 +386,7 @@ fn token(given: &Field<'_>, random: &str) -> Result<BootstrapToken, String> {
     })
 }
 
-fn timeouts(given: &Field<'_>, old: &Field<'_>) -> Result<Timeouts, String> {
+fn timeouts(given: &DocumentField<'_>, old: &DocumentField<'_>) -> Result<Timeouts, String> {
     let seconds = |name: &str, seconds: i64| given.at(name).duration(GoDuration::from_secs(seconds));
     // Of other commands.
     for name in ["etcdAPICall", "tlsBootstrap", "discovery", "upgradeManifests"] {
