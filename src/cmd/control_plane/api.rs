@@ -275,7 +275,6 @@ pub(crate) async fn make_admins<T: Transport>(
         match (error.kind, super_admin) {
             (ApiErrorKind::Forbidden, Some(other)) if file == "admin.conf" => {
                 (file, client) = ("super-admin.conf", other);
-                continue;
             }
             (ApiErrorKind::Forbidden, None) => {
                 return Err(failed(

@@ -260,12 +260,9 @@ fn renew(session: &mut InitSession<'_>, options: &CertsOptions, wanted: &str) ->
         };
         let base = place.authority();
         let file = |extension: &str| options.cert_dir.join(format!("{base}.{extension}"));
-        let authority = match read(&file("crt"))? {
-            Some(text) => text,
-            None => {
-                let why = format!("the certificate authority {} is not there", file("crt").display());
-                return Err(InitError::ControlPlane(why));
-            }
+        let Some(authority) = read(&file("crt"))? else {
+            let why = format!("the certificate authority {} is not there", file("crt").display());
+            return Err(InitError::ControlPlane(why));
         };
         let Some(key) = read(&file("key"))? else {
             let authority = authority_name(base);

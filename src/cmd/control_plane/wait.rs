@@ -107,7 +107,7 @@ async fn until_healthy<T: Transport>(
     loop {
         let mut still = Vec::new();
         for (asked, _) in left {
-            match probe(&asked.1, &asked.0.path).await {
+            match probe(&asked.1, asked.0.path).await {
                 Ok(()) => {
                     let took = shown(begun.elapsed());
                     say(&format!("[control-plane-check] {} is healthy after {took}\n", asked.0.name));

@@ -140,8 +140,7 @@ fn command(session: &mut InitSession<'_>, options: &TokenOptions) -> Result<(), 
         options.words.split_first().map_or(("", &[][..]), |(verb, words)| (verb.as_str(), words));
     match (verb, words) {
         ("generate", []) => return session.print(&format!("{}\n", random().map_err(failed)?)),
-        ("create", [] | [_]) | ("list", []) => {}
-        ("delete", [_, ..]) => {}
+        ("create", [] | [_]) | ("list", []) | ("delete", [_, ..]) => {}
         ("delete", []) => {
             let why = "missing argument; 'token delete' is missing token of form [\"^[a-z0-9]{6}$\"]";
             return Err(InitError::ControlPlane(why.to_owned()));

@@ -34,10 +34,10 @@ pub(super) fn of(name: &'static str, manifest: &str) -> Result<Component, String
     let value_of = |flag: &str| {
         let words =
             ["command", "args"].into_iter().flat_map(|list| container[list].as_array().into_iter().flatten());
-        let values = words.filter_map(|word| {
+        let mut values = words.filter_map(|word| {
             word.as_str()?.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('=').map(str::to_owned)
         });
-        values.last()
+        values.next_back()
     };
     let host = value_of(flag).unwrap_or_else(|| host.to_owned());
     let port = value_of("secure-port").unwrap_or_else(|| port.to_owned());
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     fn manifest(name: &str, flags: &[&str]) -> String {
-        let flags: String = flags.iter().map(|flag| format!("    - \"{flag}\"\n")).collect();
+        let flags: String = flags.iter().map(|flag| ["    - \"", flag, "\"\n"].concat()).collect();
         format!("kind: Pod\nspec:\n  containers:\n  - name: {name}\n    command:\n    - {name}\n{flags}")
     }
 
