@@ -96,7 +96,8 @@ impl Node {
             let objects: Value = serde_json::from_str(&objects).map_err(|error| error.to_string())?;
             let all = objects["items"].as_array().cloned().unwrap_or_else(|| vec![objects.clone()]);
             let waits = |object: &&Value| match object["kind"].as_str() {
-                Some("Deployment") => object["status"]["replicas"] != object["spec"]["replicas"],
+                // A rolling update waits for the first pod of the new template.
+                Some("Deployment") => object["status"]["updatedReplicas"].as_u64().unwrap_or_default() == 0,
                 Some("DaemonSet") => object["status"]["currentNumberScheduled"] != 1,
                 Some("StatefulSet") => object["status"]["replicas"].as_u64().unwrap_or_default() == 0,
                 _ => false,
