@@ -12,6 +12,7 @@ use crate::support::embedded::Embedded;
 use crate::support::image::BUSYBOX;
 
 mod certificates;
+mod charts;
 mod churn;
 mod control_plane;
 mod credentials;

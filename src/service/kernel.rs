@@ -245,7 +245,7 @@ pub(super) fn forget_connections(changed: &BTreeMap<Place, Frontend>) -> Result<
         let found = at.or_else(|| changed.get(&Place::Node(protocol, connection.port)));
         connection.protocol == UDP
             && found.is_some_and(|frontend| {
-                frontend.targets.iter().all(|(target, _)| *target != connection.replier)
+                !frontend.targets.contains(&(connection.replier, connection.replier_port))
             })
     })
     .map(drop)

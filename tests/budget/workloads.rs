@@ -20,6 +20,8 @@ const DEPLOYMENTS: usize = 20;
 const REPLICAS: usize = 2;
 const SERVICES: usize = 20;
 const CRON_JOBS: usize = 10;
+/// Pods of the Deployment whose rolling update is measured.
+const ROLLED: usize = 10;
 /// Of what is measured one by one; the middle one counts.
 const ROUNDS: usize = 9;
 const QUESTIONS: usize = 200;
@@ -118,6 +120,27 @@ impl Loaded {
         middle(change.collect())
     }
 
+    /// Milliseconds from the change of a Deployment of many pods to the end of its rolling update.
+    fn rolling_update(&self, out: &Path) -> f64 {
+        self.deploy("rolled", ROLLED, false, out);
+        let is_done = |generation: u64| {
+            let shown = self.agent.cli(&["get", "deployment", "rolled", "-o", "json"])?;
+            let shown: Value = serde_json::from_str(&shown).map_err(|error| error.to_string())?;
+            let status = &shown["status"];
+            let all = ["replicas", "updatedReplicas", "availableReplicas"].map(|count| &status[count]);
+            match status["observedGeneration"] == generation && all.iter().all(|count| **count == ROLLED) {
+                true => Ok(()),
+                false => Err(format!("{status}; {}", self.agent.log_tail())),
+            }
+        };
+        wait_for("all pods to be ready", PATIENCE, || is_done(1));
+        let change = json!({ "spec": { "template": { "metadata": { "labels": { "round": "2" } } } } });
+        self.send("PATCH", "/apis/apps/v1/namespaces/default/deployments/rolled", &change);
+        let began = Instant::now();
+        wait_for("the rolling update to end", PATIENCE, || is_done(2));
+        millis(began.elapsed())
+    }
+
     fn pods(&self) -> Result<Vec<Value>, String> {
         let list = self.agent.cli(&["get", "pods", "-o", "json"])?;
         let mut list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
@@ -206,6 +229,9 @@ fn workloads_and_services_keep_their_budgets() {
 
         let change = one.change_of_a_service(&out);
         table.time("Service's change answered to connections that follow it", change, Some(10.0), "ms");
+
+        let rolled = one.rolling_update(&out) / 1e3;
+        table.time("rolling update of a Deployment of 10 pods", rolled, None, "s");
 
         let dns = one.agent.ask(&["resolve", "kube-dns", "-n", "kube-system"]).expect("the server's address");
         let socket = UdpSocket::bind("0.0.0.0:0").expect("bind");

@@ -409,7 +409,7 @@ impl Drop for ControlPlane {
 }
 
 /// A network of the test's own: the machine's address, and the service `kubernetes`, for which there is no kube-proxy here.
-fn make_network() {
+pub(super) fn make_network() {
     unshare(CloneFlags::CLONE_NEWNET).expect("make a network namespace: the tests run as root");
     let service = format!("ip daddr 10.96.0.1 tcp dport 443 dnat to {SERVER}");
     for line in [

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use super::Node;
 use crate::support::agent::PATIENCE;
+use crate::support::api::Api;
 use crate::support::containerd::Instance;
+use crate::support::kubectl::Kubectl;
 use crate::support::runtime::{TestRuntime, on_both_runtimes};
 use crate::support::wait::wait_for;
 
@@ -201,6 +203,24 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
     });
 }
 
+/// `kubectl delete svc --all` as people run it: the agent's own Services stay, and it does not fail over them.
+fn all_services_can_be_deleted() {
+    let mut node = node();
+    let api = Api::of(&mut node.agent, node.runtime.scratch().path());
+    node.agent.start();
+    api.wait(&mut node.agent);
+    let kubectl = Kubectl::of(&api, &node.agent, node.runtime.scratch().path(), "admin", &[]);
+    for kubectl in kubectl.with_each() {
+        let made = kubectl.run(&["create", "service", "clusterip", "web", "--tcp=80"]);
+        assert!(made.ok, "{made:?}");
+        let said = kubectl.run(&["delete", "services", "--all", "--timeout=20s"]);
+        assert!(said.ok && said.out.contains(r#"service "web" deleted"#), "{said:?}");
+        assert!(said.err.contains(r#"services "kubernetes" was not deleted"#), "{said:?}");
+        let left = kubectl.run(&["get", "services", "-o", "name"]);
+        assert_eq!(left.out, "service/kubernetes\n", "{left:?}");
+    }
+}
+
 fn pods_of_a_headless_service_have_names() {
     let mut node = node();
     let db =
@@ -235,6 +255,7 @@ fn pods_of_a_headless_service_have_names() {
 
 on_both_runtimes! {
     a_service_is_found_by_name_and_outlives_the_agent,
+    all_services_can_be_deleted,
     names_are_found_by_every_resolver,
     pods_of_a_headless_service_have_names,
 }

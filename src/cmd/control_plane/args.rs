@@ -59,7 +59,7 @@ Phases, in this order:
 
 /// How a flag's text becomes the value of its field.
 #[derive(Clone, Copy)]
-enum Form {
+enum FlagForm {
     Text,
     Number,
     List,
@@ -68,26 +68,26 @@ enum Form {
 }
 
 /// Flags that say what a configuration file says: the document, and the field.
-const FIELDS: [(&str, bool, &str, Form); 19] = [
-    ("apiserver-advertise-address", true, "localAPIEndpoint.advertiseAddress", Form::Text),
-    ("apiserver-bind-port", true, "localAPIEndpoint.bindPort", Form::Number),
-    ("certificate-key", true, "certificateKey", Form::Text),
-    ("cri-socket", true, "nodeRegistration.criSocket", Form::Text),
-    ("patches", true, "patches.directory", Form::Text),
-    ("apiserver-cert-extra-sans", false, "apiServer.certSANs", Form::List),
-    ("apiserver-extra-args", false, "apiServer.extraArgs", Form::Arguments),
-    ("cert-dir", false, "certificatesDir", Form::Text),
-    ("control-plane-endpoint", false, "controlPlaneEndpoint", Form::Text),
-    ("controller-manager-extra-args", false, "controllerManager.extraArgs", Form::Arguments),
-    ("feature-gates", false, "featureGates", Form::Gates),
-    ("image-repository", false, "imageRepository", Form::Text),
-    ("kubernetes-version", false, "kubernetesVersion", Form::Text),
-    ("pod-network-cidr", false, "networking.podSubnet", Form::Text),
-    ("scheduler-extra-args", false, "scheduler.extraArgs", Form::Arguments),
-    ("service-cidr", false, "networking.serviceSubnet", Form::Text),
-    ("service-dns-domain", false, "networking.dnsDomain", Form::Text),
-    ("token", true, "bootstrapTokens.token", Form::Text),
-    ("token-ttl", true, "bootstrapTokens.ttl", Form::Text),
+const FIELDS: [(&str, bool, &str, FlagForm); 19] = [
+    ("apiserver-advertise-address", true, "localAPIEndpoint.advertiseAddress", FlagForm::Text),
+    ("apiserver-bind-port", true, "localAPIEndpoint.bindPort", FlagForm::Number),
+    ("certificate-key", true, "certificateKey", FlagForm::Text),
+    ("cri-socket", true, "nodeRegistration.criSocket", FlagForm::Text),
+    ("patches", true, "patches.directory", FlagForm::Text),
+    ("apiserver-cert-extra-sans", false, "apiServer.certSANs", FlagForm::List),
+    ("apiserver-extra-args", false, "apiServer.extraArgs", FlagForm::Arguments),
+    ("cert-dir", false, "certificatesDir", FlagForm::Text),
+    ("control-plane-endpoint", false, "controlPlaneEndpoint", FlagForm::Text),
+    ("controller-manager-extra-args", false, "controllerManager.extraArgs", FlagForm::Arguments),
+    ("feature-gates", false, "featureGates", FlagForm::Gates),
+    ("image-repository", false, "imageRepository", FlagForm::Text),
+    ("kubernetes-version", false, "kubernetesVersion", FlagForm::Text),
+    ("pod-network-cidr", false, "networking.podSubnet", FlagForm::Text),
+    ("scheduler-extra-args", false, "scheduler.extraArgs", FlagForm::Arguments),
+    ("service-cidr", false, "networking.serviceSubnet", FlagForm::Text),
+    ("service-dns-domain", false, "networking.dnsDomain", FlagForm::Text),
+    ("token", true, "bootstrapTokens.token", FlagForm::Text),
+    ("token-ttl", true, "bootstrapTokens.ttl", FlagForm::Text),
 ];
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -244,15 +244,15 @@ impl ControlPlaneOptions {
 
     fn set(
         &mut self,
-        (flag, is_init, path, form): &(&str, bool, &str, Form),
+        (flag, is_init, path, form): &(&str, bool, &str, FlagForm),
         given: &str,
     ) -> Result<(), UsageError> {
         let wrong = |what: &str| UsageError::Option(format!("--{flag} {given:?}: must be {what}"));
         let value = match form {
-            Form::Text => json!(given),
-            Form::Number => json!(given.parse::<u32>().map_err(|_| wrong("a number"))?),
-            Form::List => json!(list(given)),
-            Form::Gates => pairs(given)
+            FlagForm::Text => json!(given),
+            FlagForm::Number => json!(given.parse::<u32>().map_err(|_| wrong("a number"))?),
+            FlagForm::List => json!(list(given)),
+            FlagForm::Gates => pairs(given)
                 .map(|pair| {
                     let (name, on) = pair?;
                     Some((name, Value::Bool(on.parse().ok()?)))
@@ -260,7 +260,7 @@ impl ControlPlaneOptions {
                 .collect::<Option<serde_json::Map<_, _>>>()
                 .map(Value::Object)
                 .ok_or_else(|| wrong("a list of NAME=true or NAME=false"))?,
-            Form::Arguments => pairs(given)
+            FlagForm::Arguments => pairs(given)
                 .map(|pair| pair.map(|(name, value)| json!({ "name": name, "value": value })))
                 .collect::<Option<Vec<_>>>()
                 .map(Value::Array)

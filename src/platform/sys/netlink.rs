@@ -8,6 +8,7 @@ pub mod namespace;
 pub mod nftables;
 pub mod route;
 
+use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -295,7 +296,7 @@ impl Socket {
 
     /// Sends several messages as one datagram, which the kernel accepts or refuses as a whole. The last but
     /// one (the last is the end mark) is acknowledged.
-    pub(crate) fn batch(mut self, what: &str, messages: Vec<Message>) -> Result<(), NetlinkError> {
+    pub(crate) fn batch(&mut self, what: &str, messages: Vec<Message>) -> Result<(), NetlinkError> {
         let first = self.sequence + 1;
         let acknowledged = messages.len().saturating_sub(2);
         let (mut bytes, mut last) = (Vec::new(), first);
@@ -366,6 +367,26 @@ impl Socket {
             }
         }
     }
+}
+
+thread_local! {
+    static NETFILTER: RefCell<Option<Socket>> = const { RefCell::new(None) };
+}
+
+/// Calls the kernel's netfilter over a socket that this thread keeps. Closing one waits until the kernel has freed what
+/// earlier changes of rules removed: a grace period of RCU, often more than 10 ms.
+///
+/// For threads that stay in their network namespace.
+pub(crate) fn netfilter<T>(
+    call: impl FnOnce(&mut Socket) -> Result<T, NetlinkError>,
+) -> Result<T, NetlinkError> {
+    let mut socket = NETFILTER.take().map_or_else(|| Socket::open(Protocol::Netfilter), Ok)?;
+    let answer = call(&mut socket);
+    // After other errors an answer may still be on its way.
+    if matches!(answer, Ok(_) | Err(NetlinkError::Refused { .. })) {
+        NETFILTER.set(Some(socket));
+    }
+    answer
 }
 
 fn set_option(descriptor: &OwnedFd, option: i32) {

@@ -293,6 +293,13 @@ fn datagrams_follow_the_endpoints() {
         assert_eq!(socket.recv(&mut buffer).unwrap(), 5);
         assert_eq!(buffer[..5], *text, "the client has sent from one port all the time");
     }
+    let moved = two.run(|| UdpSocket::bind("0.0.0.0:8081").unwrap());
+    moved.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut on_another_port = entry(web.clone(), &own(&[&two]));
+    Rc::get_mut(&mut on_another_port).unwrap().slices[0].ports[0].port = 8081;
+    enforce(&host, &[on_another_port]);
+    from.send(b"moved").unwrap();
+    assert_eq!(moved.recv(&mut buffer).unwrap(), 5);
     enforce(&host, &[entry(web.clone(), &[])]);
     from.send(b"lost").unwrap();
     from.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

@@ -92,6 +92,21 @@ fn defaults_are_those_of_the_api_server() {
 }
 
 #[test]
+fn host_ports_of_the_hosts_network_follow_in_the_pod() {
+    let of_port = |port: Value| {
+        let container = json!({"name": "c", "image": "a:1", "ports": [port]});
+        let changes = json!({"/template/spec/hostNetwork": true, "/template/spec/containers": [container]});
+        object("DaemonSet", &spec_with("DaemonSet", &changes))
+    };
+    let set = of_port(json!({"containerPort": 9100})).unwrap().content.body();
+    assert_eq!(set["spec"]["template"]["spec"]["containers"][0]["ports"][0].get("hostPort"), None);
+    let said = of_port(json!({"containerPort": 9100, "hostPort": 9101})).unwrap_err();
+    let expected =
+        "spec.template.spec.containers[0].ports[0].containerPort: Invalid value: 9100: must match `hostPort`";
+    assert!(said.contains(expected), "{said}");
+}
+
+#[test]
 fn containers_mount_what_a_stateful_set_claims() {
     let mounts = |name: &str| {
         let container =

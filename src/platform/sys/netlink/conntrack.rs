@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{DUMP, Message, NetlinkAttributes, NetlinkError, Protocol, Socket, route};
+use super::{DUMP, Message, NetlinkAttributes, NetlinkError, Socket, netfilter, route};
 
 const SUBSYSTEM: u16 = 1;
 const GET: u16 = SUBSYSTEM << 8 | 1;
@@ -23,12 +23,20 @@ pub(crate) struct TrackedConnection {
     pub destination: IpAddr,
     pub port: u16,
     pub replier: IpAddr,
+    /// Where its answers come from.
+    pub replier_port: u16,
 }
 
 /// Deletes connections that are `stale`, so that their next packet is matched against the rules again.
 /// Returns how many.
 pub(crate) fn forget(mut stale: impl FnMut(&TrackedConnection) -> bool) -> Result<usize, NetlinkError> {
-    let mut socket = Socket::open(Protocol::Netfilter)?;
+    netfilter(|socket| forget_over(socket, &mut stale))
+}
+
+fn forget_over(
+    socket: &mut Socket,
+    stale: &mut dyn FnMut(&TrackedConnection) -> bool,
+) -> Result<usize, NetlinkError> {
     let mut found: Vec<(u8, Vec<u8>)> = Vec::new();
     for family in [2, 10] {
         let message = Message::new(GET, DUMP, &[family, 0, 0, 0]);
@@ -59,14 +67,21 @@ fn parse(body: &[u8]) -> Option<(TrackedConnection, &[u8])> {
     let original = attributes.find(TUPLE_ORIGINAL)?;
     let (tuple, reply) = (NetlinkAttributes(original), NetlinkAttributes(attributes.find(TUPLE_REPLY)?));
     let proto = NetlinkAttributes(tuple.find(TUPLE_PROTO)?);
-    let port = u16::from_be_bytes(proto.find(3)?.get(0..2)?.try_into().ok()?);
+    let port = |proto: &NetlinkAttributes<'_>, kind| {
+        Some(u16::from_be_bytes(proto.find(kind)?.get(0..2)?.try_into().ok()?))
+    };
     let protocol = *proto.find(1)?.first()?;
     let ip = |tuple: &NetlinkAttributes<'_>, four, six| {
         let ip = NetlinkAttributes(tuple.find(TUPLE_IP)?);
         ip.find(four).or_else(|| ip.find(six)).and_then(route::address)
     };
-    let connection =
-        TrackedConnection { protocol, destination: ip(&tuple, 2, 4)?, port, replier: ip(&reply, 1, 3)? };
+    let connection = TrackedConnection {
+        protocol,
+        destination: ip(&tuple, 2, 4)?,
+        port: port(&proto, 3)?,
+        replier: ip(&reply, 1, 3)?,
+        replier_port: port(&NetlinkAttributes(reply.find(TUPLE_PROTO)?), 2)?,
+    };
     Some((connection, original))
 }
 

@@ -6,7 +6,7 @@ pub mod kept;
 
 use std::borrow::Cow;
 
-use super::{CREATE, Message, NetlinkError, Protocol, Socket};
+use super::{CREATE, Message, NetlinkError, netfilter};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
@@ -206,7 +206,7 @@ pub(crate) fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
         add_content(&mut batch, table, &[]);
     }
     batch.push(end());
-    Socket::open(Protocol::Netfilter)?.batch("replace nftables table", batch)
+    netfilter(|socket| socket.batch("replace nftables table", batch))
 }
 
 /// Removes a table; a missing one is no error.
@@ -217,13 +217,13 @@ pub(crate) fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
         table_message(DELTABLE, 0, family, name),
         end(),
     ];
-    Socket::open(Protocol::Netfilter)?.batch("remove nftables table", batch)
+    netfilter(|socket| socket.batch("remove nftables table", batch))
 }
 
 /// Whether the kernel has nf_tables.
 pub(crate) fn probe() -> Result<(), NetlinkError> {
     let message = Message::new(GETGEN, 0, &header(0, 0));
-    Socket::open(Protocol::Netfilter)?.query("query nf_tables", message, |_, _| {})
+    netfilter(|socket| socket.query("query nf_tables", message, |_, _| {}))
 }
 
 /// `struct nfgenmsg`.

@@ -93,6 +93,10 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
                 check(task, &options, &shown)?;
                 renew(task, config, &shown)
             }
+            Some(shown) if is_made_by_controllers(store) => {
+                check(task, &options, &shown)?;
+                Ok(made_again(task))
+            }
             Some(_) => Err(task.refused(task.name(), "the object is this node's own")),
             None => Err(task.missing()),
         };
@@ -208,6 +212,25 @@ fn single_removal(
     }
     change.join(going.removal(options.grace, task.now));
     (change, going)
+}
+
+/// What the agent itself makes for Services: `kubernetes`, `kube-dns`, and slices.
+fn is_made_by_controllers(store: Store) -> bool {
+    matches!(store, Store::Objects(ObjectKind::Service | ObjectKind::Endpoints | ObjectKind::EndpointSlice))
+}
+
+/// The answer to the deletion of such an object, which stays. It has no uid: with one, kubectl would wait for the end of the
+/// object.
+fn made_again(task: &Task) -> (ApiChange, WriteOutcome) {
+    let why = "the agent creates this object, and keeps it as long as there is a use for it";
+    let outcome = WriteOutcome {
+        code: StatusCode::OK,
+        object: success(json!({"name": task.name(), "kind": task.wanted.resource.plural}), StatusCode::OK),
+        is_kept: false,
+        pod: None,
+        warnings: vec![format!("{} {:?} was not deleted: {why}", task.wanted.resource.plural, task.name())],
+    };
+    (ApiChange::default(), outcome)
 }
 
 /// What every namespace has comes back at once, as another object; a role that every API server has cannot go, but what

@@ -3,8 +3,8 @@
 //! Owns what of a table is removed and what stays.
 
 use super::{
-    CREATE, Family, Message, NEWSET, NEWSETELEM, NEWTABLE, NetlinkError, Protocol, SUBSYSTEM, Socket, Table,
-    add_content, begin, elements_message, end, header, set_message, table_message,
+    CREATE, Family, Message, NEWSET, NEWSETELEM, NEWTABLE, NetlinkError, SUBSYSTEM, Table, add_content,
+    begin, elements_message, end, header, netfilter, set_message, table_message,
 };
 use crate::platform::sys::netlink::{DUMP, NetlinkAttributes, text};
 
@@ -21,11 +21,12 @@ pub(crate) type Element = (Vec<u8>, Vec<u8>);
 pub(crate) fn set_names(family: Family, name: &str) -> Result<Vec<String>, NetlinkError> {
     let message = Message::new(GETSET, DUMP, &header(family.number(), 0)).text(1, name);
     let mut names = Vec::new();
-    let answer = Socket::open(Protocol::Netfilter)?.query("list nftables sets", message, |kind, body| {
+    let each = |kind, body: &[u8]| {
         let attributes = NetlinkAttributes(body.get(4..).unwrap_or_default());
         let of_table = attributes.find(1).map(text).is_some_and(|table| table == name);
         names.extend(attributes.find(2).map(text).filter(|_| kind == NEWSET && of_table));
-    });
+    };
+    let answer = netfilter(|socket| socket.query("list nftables sets", message, each));
     match answer {
         Err(error) if !error.is_gone() => Err(error),
         _ => Ok(names),
@@ -49,18 +50,19 @@ pub(crate) fn replace(tables: &[(Table, Vec<String>)]) -> Result<(), NetlinkErro
         add_content(&mut batch, table, &kept);
     }
     batch.push(end());
-    Socket::open(Protocol::Netfilter)?.batch("replace nftables table", batch)
+    netfilter(|socket| socket.batch("replace nftables table", batch))
 }
 
 /// The elements of a map.
 pub(crate) fn elements(table: &Table, map: &str) -> Result<Vec<Element>, NetlinkError> {
     let message = set_message(GETSETELEM, DUMP, table, map);
     let mut found = Vec::new();
-    Socket::open(Protocol::Netfilter)?.query("list nftables elements", message, |kind, body| {
+    let each = |kind, body: &[u8]| {
         if kind == NEWSETELEM {
             found.extend(parse(body));
         }
-    })?;
+    };
+    netfilter(|socket| socket.query("list nftables elements", message, each))?;
     Ok(found)
 }
 
@@ -70,7 +72,7 @@ pub(crate) fn remove(table: &Table, map: &str, gone: Vec<Element>) -> Result<(),
         // One at a time: the kernel refuses a list when one of its elements is missing.
         let element = elements_message(DELSETELEM, 0, table, map, &[(key, Vec::new())]);
         let batch = vec![begin(), element, end()];
-        match Socket::open(Protocol::Netfilter)?.batch("remove an nftables element", batch) {
+        match netfilter(|socket| socket.batch("remove an nftables element", batch)) {
             Err(error) if !error.is_gone() => return Err(error),
             _ => {}
         }
