@@ -65,7 +65,7 @@ async fn certificates_are_sealed_and_end_with_their_token() {
     assert_eq!(owner["controller"], true);
     let record = record::Record::from_secret(&token).unwrap();
     assert_eq!(record.expires, Some(NOW.saturating_add(Duration::from_secs(7200))));
-    assert!(record.usages.is_empty() && record.groups.is_empty(), "it lets nobody join");
+    assert!(record.usages.is_empty() && record.groups.is_empty(), "it lets no machine join");
     // Two uploads never use a nonce twice.
     let before = data("ca.crt");
     certificates(&api(&server, &say), &key, &files, NOW).await.unwrap();
