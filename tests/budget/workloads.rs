@@ -128,9 +128,10 @@ impl Loaded {
             let shown: Value = serde_json::from_str(&shown).map_err(|error| error.to_string())?;
             let status = &shown["status"];
             let all = ["replicas", "updatedReplicas", "availableReplicas"].map(|count| &status[count]);
-            match status["observedGeneration"] == generation && all.iter().all(|count| **count == ROLLED) {
-                true => Ok(()),
-                false => Err(format!("{status}; {}", self.agent.log_tail())),
+            if status["observedGeneration"] == generation && all.iter().all(|count| **count == ROLLED) {
+                Ok(())
+            } else {
+                Err(format!("{status}; {}", self.agent.log_tail()))
             }
         };
         wait_for("all pods to be ready", PATIENCE, || is_done(1));
