@@ -24,6 +24,7 @@ mod machine;
 mod outages;
 mod restriction;
 mod same_files;
+mod same_objects;
 mod streams;
 mod workloads;
 

@@ -306,8 +306,13 @@ impl ControlPlane {
         }
     }
 
+    /// The file of kubeadm's configuration.
+    pub fn configuration(&self) -> String {
+        self.directory.join("kubeadm.yaml").display().to_string()
+    }
+
     /// Runs a phase of `kubeadm init`.
-    fn kubeadm(&self, phase: &[&str]) {
+    pub fn kubeadm(&self, phase: &[&str]) {
         let mut command = Command::new(self.program("kubeadm"));
         command.args(["init", "phase"]).args(phase).arg("--config").arg(self.directory.join("kubeadm.yaml"));
         said(command.stdin(Stdio::null())).unwrap_or_else(|error| panic!("{error}"));

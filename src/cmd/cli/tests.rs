@@ -613,6 +613,8 @@ fn every_command_that_the_program_knows_has_a_help_of_its_own() {
             "preflight" | "init" | "join" | "leave" | "reset" => {
                 crate::cmd::init::run(command, &arguments, environment)
             }
+            "token" => crate::cmd::control_plane::tokens::command::run(&arguments, environment),
+            "certs" => crate::cmd::control_plane::certs_command::run(&arguments, environment),
             "upgrade" => crate::cmd::upgrade::run(&arguments, environment),
             _ => run(command, &arguments, environment),
         };
