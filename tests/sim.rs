@@ -6,6 +6,7 @@
 
 mod cluster;
 mod dice;
+mod disk;
 mod finish;
 mod node;
 mod pods;

@@ -117,11 +117,12 @@ fn broken_manifests_are_reported_once_with_a_fix() {
 #[test]
 fn what_is_no_readable_file_is_named_and_mended_in_place() {
     let mut node = Node::new();
+    // Before the start: the first of the two is a broken link until there is the other.
+    symlink("loop-b.yaml", node.manifest("loop-a.yaml")).expect("make a link");
+    symlink("loop-a.yaml", node.manifest("loop-b.yaml")).expect("make a link");
     let neighbour = node.start_with_neighbour();
     mkfifo(&node.manifest("pipe.yaml"), Mode::S_IRWXU).expect("make a pipe");
     symlink("nowhere", node.manifest("dangling.yaml")).expect("make a link");
-    symlink("loop-b.yaml", node.manifest("loop-a.yaml")).expect("make a link");
-    symlink("loop-a.yaml", node.manifest("loop-b.yaml")).expect("make a link");
     let _socket =
         std::os::unix::net::UnixListener::bind(node.manifest("socket.yaml")).expect("make a socket");
     fs::create_dir(node.manifest("directory.yaml")).expect("make a directory");

@@ -4,10 +4,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use edge_agent::agent::kubelet::Kubelet;
@@ -52,15 +51,14 @@ use edge_agent::workload::{self, WorkloadParts};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
+use super::disk::Disk;
+
 /// As the program has it: whole sets are large and rare.
 const SOURCE_QUEUE: usize = 2;
 /// As the program has it.
 const PLEG_QUEUE: usize = 4;
 /// 20 November 2026, 16:00 UTC.
 const START: Timestamp = Timestamp::from_secs(1_795_190_400);
-
-/// Distinguishes the directories of one process.
-static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A node with its disk.
 pub struct Node {
@@ -548,27 +546,6 @@ struct Parts {
 fn check_panics() {
     if let Some(panic) = PANIC.take() {
         panic!("a task panicked: {panic}");
-    }
-}
-
-/// The node's files; in memory where there is such a place, because a simulation syncs a lot.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn new() -> Self {
-        let memory = Path::new("/dev/shm");
-        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("agent-sim-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("make the simulated node's directory");
-        Self(path)
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -116,9 +116,7 @@ fn clear(root: &Path) {
     for directory in own_cgroups(root) {
         remove_cgroup_tree(&directory);
     }
-    for mount in mounts_below(root) {
-        let _ = umount2(&mount, MntFlags::MNT_DETACH);
-    }
+    unmount_below(root);
     for socket in sockets {
         let _ = fs::remove_file(socket);
     }
@@ -227,6 +225,13 @@ fn remove_cgroup_tree(directory: &Path) {
         }
     }
     let _ = fs::remove_dir(directory);
+}
+
+/// As many as it can.
+pub fn unmount_below(root: &Path) {
+    for mount in mounts_below(root) {
+        let _ = umount2(&mount, MntFlags::MNT_DETACH);
+    }
 }
 
 /// Mount points under `root`, innermost first.

@@ -227,7 +227,7 @@ fn ports(ports: &[ContainerPort], host_network: bool, at: &Path<'_>, errors: &mu
         if port.host_port != 0 {
             errors.all_number(&port_at.child("hostPort"), port.host_port, names::port_number(port.host_port));
         }
-        // Without one in a template: the pod gets it with its defaults.
+        // A template may leave it out: the pod gets it with its defaults.
         if host_network && port.host_port != 0 && port.host_port != port.container_port {
             let detail = "must match `hostPort` when `hostNetwork` is true";
             errors.invalid_number(&number_at, port.container_port, detail);

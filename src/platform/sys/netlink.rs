@@ -439,6 +439,31 @@ mod tests {
         assert_eq!(error.to_string(), "make a link: Unknown device type");
     }
 
+    #[test]
+    fn the_socket_of_netfilter_is_kept_after_answers_and_refusals() {
+        let file = namespace::create().unwrap();
+        namespace::inside(&file, || {
+            let descriptor = || NETFILTER.with_borrow(|socket| Some(socket.as_ref()?.descriptor.as_raw_fd()));
+            assert_eq!(descriptor(), None);
+            nftables::probe().unwrap();
+            let kept = descriptor();
+            assert!(kept.is_some());
+            // NFT_MSG_DELTABLE of a table that does not exist, twice: the second refusal is still on its way.
+            let gone = || Message::new(10 << 8 | 2, 0, &[2, 0, 0, 0]).text(1, "missing");
+            let mark = |kind| Message::new(kind, 0, &[0, 0, 0, 10]);
+            let batch = vec![mark(16), gone(), gone(), mark(17)];
+            assert!(netfilter(|socket| socket.batch("try", batch)).unwrap_err().is_gone());
+            nftables::probe().unwrap();
+            assert_eq!(descriptor(), kept);
+            let broken = |_: &mut Socket| -> Result<(), _> {
+                Err(NetlinkError::Malformed { what: "try".to_owned(), problem: "no end" })
+            };
+            netfilter(broken).unwrap_err();
+            assert_eq!(descriptor(), None, "an answer may follow");
+        })
+        .unwrap();
+    }
+
     proptest! {
         #[test]
         fn nothing_the_kernel_could_send_breaks_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

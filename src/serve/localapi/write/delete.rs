@@ -95,7 +95,7 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
             }
             Some(shown) if is_made_by_controllers(store) => {
                 check(task, &options, &shown)?;
-                Ok(made_again(task))
+                Ok(not_deleted(task))
             }
             Some(_) => Err(task.refused(task.name(), "the object is this node's own")),
             None => Err(task.missing()),
@@ -219,18 +219,16 @@ fn is_made_by_controllers(store: Store) -> bool {
     matches!(store, Store::Objects(ObjectKind::Service | ObjectKind::Endpoints | ObjectKind::EndpointSlice))
 }
 
-/// The answer to the deletion of such an object, which stays. It has no uid: with one, kubectl would wait for the end of the
+/// The answer to the deletion of such an object, which stays. It names no uid: with one, kubectl would wait for the end of the
 /// object.
-fn made_again(task: &Task) -> (ApiChange, WriteOutcome) {
-    let why = "the agent creates this object, and keeps it as long as there is a use for it";
-    let outcome = WriteOutcome {
-        code: StatusCode::OK,
-        object: success(json!({"name": task.name(), "kind": task.wanted.resource.plural}), StatusCode::OK),
-        is_kept: false,
-        pod: None,
-        warnings: vec![format!("{} {:?} was not deleted: {why}", task.wanted.resource.plural, task.name())],
-    };
-    (ApiChange::default(), outcome)
+fn not_deleted(task: &Task) -> (ApiChange, WriteOutcome) {
+    let warning = format!(
+        "{} {:?} was not deleted: the agent creates this object, and keeps it as long as it is needed",
+        task.wanted.resource.qualified(),
+        task.name()
+    );
+    let (code, object) = (StatusCode::OK, deleted(task, &Value::Null));
+    (ApiChange::default(), WriteOutcome { code, object, is_kept: false, pod: None, warnings: vec![warning] })
 }
 
 /// What every namespace has comes back at once, as another object; a role that every API server has cannot go, but what
