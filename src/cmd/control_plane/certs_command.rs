@@ -14,6 +14,7 @@ use super::certs::sign::{Leaf, Signer, Terms};
 use super::certs::{CERTS, CertSpec};
 use super::expiry::{self, Found};
 use super::kubeconfigs::{CONFS, ConfSpec, certificate};
+use super::output::Output;
 use super::{objects, upload};
 use crate::cmd::cli::{Environment, yaml};
 use crate::cmd::init::args::{UsageError, text};
@@ -55,7 +56,7 @@ struct CertsOptions {
     cert_dir: PathBuf,
     conf_dir: PathBuf,
     validity: GoDuration,
-    form: expiry::Form,
+    form: Output,
     help: bool,
 }
 
@@ -65,7 +66,7 @@ fn parse(arguments: &[String]) -> Result<CertsOptions, UsageError> {
         cert_dir: "/etc/kubernetes/pki".into(),
         conf_dir: "/etc/kubernetes".into(),
         validity: GoDuration::from_secs(365 * 24 * 3600),
-        form: expiry::Form::Text,
+        form: Output::Text,
         help: false,
     };
     let mut parser = lexopt::Parser::from_args(arguments);
@@ -84,16 +85,7 @@ fn parse(arguments: &[String]) -> Result<CertsOptions, UsageError> {
                 options.validity = time;
             }
             Arg::Short('o') | Arg::Long("output") => {
-                options.form = match text(&mut parser)?.as_str() {
-                    "text" => expiry::Form::Text,
-                    "json" => expiry::Form::Json,
-                    "yaml" => expiry::Form::Yaml,
-                    other => {
-                        return wrong(format!(
-                            "unknown output format {other:?}: use one of text, json, yaml"
-                        ));
-                    }
-                }
+                options.form = Output::parse(&text(&mut parser)?)?;
             }
             Arg::Short('h') | Arg::Long("help") => options.help = true,
             Arg::Value(word) => options.words.push(word.to_string_lossy().into_owned()),
