@@ -14,6 +14,7 @@ pub(crate) mod config;
 mod context;
 mod expiry;
 pub(crate) mod finalize;
+pub(crate) mod images;
 pub(crate) mod join_command;
 pub(crate) mod kubeconfigs;
 mod kubelet_files;
@@ -22,13 +23,14 @@ pub(crate) mod mark;
 mod objects;
 mod patches;
 mod phases;
+pub(crate) mod preflight;
 mod select;
 mod static_pods;
 pub mod tokens;
 pub(crate) mod upload;
 pub(crate) mod wait;
 
-pub use phases::{run, selects};
+pub use phases::{check, is_check, run, selects};
 
 use std::path::PathBuf;
 

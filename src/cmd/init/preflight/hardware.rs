@@ -18,7 +18,7 @@ const TIME_SERVICES: [&str; 6] = ["systemd-timesyn", "chronyd", "ntpd", "openntp
 
 pub(super) fn cpus(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let seen = format!("{} CPUs", facts.cpus);
-    vec![if wanted.control_plane && facts.cpus < CONTROL_PLANE_CPUS {
+    vec![if wanted.is_control_plane() && facts.cpus < CONTROL_PLANE_CPUS {
         let message = format!(
             "the number of available CPUs {} is less than the required {CONTROL_PLANE_CPUS}",
             facts.cpus
@@ -38,7 +38,7 @@ pub(super) fn memory(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFin
     };
     vec![if facts.memory == 0 {
         PreflightFinding::skipped("Mem", "cannot read the memory size from /proc/meminfo")
-    } else if wanted.control_plane && facts.memory < CONTROL_PLANE_MEMORY {
+    } else if wanted.is_control_plane() && facts.memory < CONTROL_PLANE_MEMORY {
         too_little(CONTROL_PLANE_MEMORY)
     } else if facts.memory < LEAST_MEMORY {
         too_little(LEAST_MEMORY).fix("this machine has enough memory for the agent, but not for pods")
