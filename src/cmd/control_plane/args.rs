@@ -401,4 +401,21 @@ mod tests {
             assert_eq!(chosen(line), expected, "{line}");
         }
     }
+
+    #[test]
+    fn checks_alone_have_the_options_of_agent_preflight() {
+        let check = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            ControlPlaneOptions::parse(&words, true).map_err(|error| error.to_string())
+        };
+        let options = check("--control-plane --apiserver-bind-port 7443 -o json -v -- --root-dir /r").unwrap();
+        assert!(options.json && options.verbose);
+        assert_eq!(options.agent_flags, ["--root-dir", "/r"]);
+        assert_eq!(options.documents.init["localAPIEndpoint"]["bindPort"], 7443);
+        let said = |line| check(line).err().unwrap();
+        assert!(said("-o yaml").contains("text, json"));
+        assert_eq!(said("phase preflight"), "unexpected argument \"phase\"");
+        assert!(parse("-v").err().unwrap().contains("-v"));
+        assert!(parse("--dry-run -o json").err().unwrap().contains("use yaml"));
+    }
 }

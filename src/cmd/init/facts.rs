@@ -15,7 +15,7 @@ use crate::platform::sys::listeners::{self, Listener, address};
 use crate::platform::sys::node::{self, FileSystemFacts};
 use crate::runtime::embedded::images::compression::Decompress;
 
-pub(super) mod etcd;
+pub(in crate::cmd) mod etcd;
 mod mounts;
 
 pub(crate) use mounts::{Mount, mounted_at};

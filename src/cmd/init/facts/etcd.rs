@@ -84,3 +84,36 @@ async fn version(
         tokio::time::sleep(pause).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::http::testing::Server;
+
+    fn answer(status: &str, body: &str) -> String {
+        format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+    }
+
+    #[tokio::test]
+    async fn an_etcd_is_asked_again_after_an_error_of_its_own() {
+        let client = HttpClient::start().unwrap();
+        let plain = ExternalEtcdAccess::default();
+        let ask = async |answers: &[String]| {
+            let server = Server::answers(answers.to_vec());
+            version(&client, &plain, &server.url("/version"), Duration::ZERO).await
+        };
+        let good = answer("200 OK", r#"{"etcdserver":"3.6.8","etcdcluster":"3.6.0"}"#);
+        let bad = answer("503 Service Unavailable", "");
+        assert_eq!(ask(&[bad.clone(), bad.clone(), bad.clone(), good]).await, Ok("3.6.8".to_owned()));
+        let failed = ask(&[bad]).await.unwrap_err();
+        assert!(failed.ends_with("non-successful status: 503 Service Unavailable"), "{failed}");
+        for body in ["", "{}", "etcd"] {
+            let failed = ask(&[answer("200 OK", body)]).await.unwrap_err();
+            assert!(failed.contains("couldn't parse external etcd version"), "{failed}");
+        }
+        let files = ExternalEtcdAccess { ca_file: "/no/ca.crt".to_owned(), ..plain.clone() };
+        assert_eq!(files.files().collect::<Vec<_>>(), ["/no/ca.crt"]);
+        let failed = version(&client, &files, "https://127.0.0.1:1/version", Duration::ZERO).await;
+        assert!(failed.unwrap_err().contains("/no/ca.crt"));
+    }
+}
