@@ -41,7 +41,7 @@ pub(in crate::cmd) use join::joining;
 pub(in crate::cmd) use phases::wait_until_healthy;
 
 use args::{InitOptions, UsageError};
-use facts::{Interest, ProbedMachine};
+use facts::ProbedMachine;
 pub(super) use phases::write;
 use preflight::{PreflightFinding, PreflightTask, Purpose};
 

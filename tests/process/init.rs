@@ -520,16 +520,18 @@ fn images_that_lack_are_pulled_and_no_others() {
     let (out, err) = run("IfNotPresent", &[], 1);
     assert!(out.contains("[preflight] Pulling images required for setting up a Kubernetes cluster"), "{out}");
     assert!(err.contains(&format!("\t[ERROR ImagePull]: failed to pull image {}: ", images[5])), "{err}");
-    assert_eq!(pulled(&cri), [&images[1..5], &vec![images[5].clone(); 5]].concat());
+    let expected: Vec<&String> = images[1..5].iter().chain(std::iter::repeat_n(&images[5], 5)).collect();
+    assert_eq!(pulled(&cri).iter().collect::<Vec<_>>(), expected);
     cri.add_image(&images[5]);
     run("IfNotPresent", &[], 0);
     assert_eq!(pulled(&cri).len(), 9, "all are there");
     cri.state().calls.clear();
-    cri.change(|world, _| world.registry.insert(images[5].clone(), RemoteImage {
-        image: FakeImage::named(&images[5]),
-        pull_time: Duration::ZERO,
-        auth: None,
-    }));
+    cri.change(|world, _| {
+        world.registry.insert(
+            images[5].clone(),
+            RemoteImage { image: FakeImage::named(&images[5]), pull_time: Duration::ZERO, auth: None },
+        )
+    });
     run("Always", &[], 0);
     assert_eq!(pulled(&cri), images);
 }

@@ -408,7 +408,8 @@ mod tests {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             ControlPlaneOptions::parse(&words, true).map_err(|error| error.to_string())
         };
-        let options = check("--control-plane --apiserver-bind-port 7443 -o json -v -- --root-dir /r").unwrap();
+        let options =
+            check("--control-plane --apiserver-bind-port 7443 -o json -v -- --root-dir /r").unwrap();
         assert!(options.json && options.verbose);
         assert_eq!(options.agent_flags, ["--root-dir", "/r"]);
         assert_eq!(options.documents.init["localAPIEndpoint"]["bindPort"], 7443);

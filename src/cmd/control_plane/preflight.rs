@@ -132,7 +132,7 @@ pub(super) fn show(
 /// The checks of `agent join --control-plane` before the cluster is asked. `host`: of the discovery's endpoint; empty with
 /// a file.
 #[expect(dead_code, reason = "agent join --control-plane calls it")]
-pub(crate) fn before_joining(
+pub(in crate::cmd) fn before_joining(
     session: &mut InitSession<'_>,
     checks: &InitOptions,
     name: &str,
@@ -146,7 +146,7 @@ pub(crate) fn before_joining(
 
 /// Those after it, and the images. `has_key`: the certificates are downloaded, so they are not here.
 #[expect(dead_code, reason = "agent join --control-plane calls it")]
-pub(crate) fn before_instance(
+pub(in crate::cmd) fn before_instance(
     context: &mut Context<'_, '_>,
     checks: &InitOptions,
     has_key: bool,

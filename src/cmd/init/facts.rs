@@ -178,7 +178,7 @@ const UNIT_DIRS: [&str; 4] =
 
 /// The file system paths and ports to examine.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interest {
+pub(in crate::cmd) struct Interest {
     /// Directories whose free space or entries are needed.
     pub directories: Vec<PathBuf>,
     /// Files whose existence is needed.

@@ -410,4 +410,16 @@ mod tests {
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         fs::remove_dir_all(&root).unwrap();
     }
+
+    #[test]
+    fn a_runtime_must_know_its_cgroup_driver() {
+        let said = |driver| runtime_version("containerd 1.7", driver).text();
+        assert!(
+            said(Ok(Some(CgroupDriver::Systemd))).starts_with("\t[ContainerRuntimeVersion]: containerd 1.7")
+        );
+        assert!(
+            said(Ok(None)).starts_with("\t[WARNING ContainerRuntimeVersion]: You must update your container")
+        );
+        assert!(said(Err("broken".to_owned())).starts_with("\t[ERROR ContainerRuntimeVersion]: broken"));
+    }
 }

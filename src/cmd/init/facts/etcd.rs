@@ -63,7 +63,9 @@ async fn version(
         let request = Request {
             max_body: MAX_BODY,
             ca_file: file(&access.ca_file),
-            client: client_files.clone().map(|(certificate, key)| ClientFiles { certificate, key: Some(key) }),
+            client: client_files
+                .clone()
+                .map(|(certificate, key)| ClientFiles { certificate, key: Some(key) }),
             ..Request::get(url)
         };
         let failed = match client.get(request).await {

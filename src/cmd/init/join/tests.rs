@@ -164,9 +164,11 @@ fn a_clock_far_from_the_servers_is_a_warning() {
 
 #[test]
 fn the_host_of_an_endpoint_has_no_port_and_no_brackets() {
-    for (endpoint, host) in
-        [("10.0.0.1:6443", "10.0.0.1"), ("[fd00::1]:6443", "fd00::1"), ("api.example.com:6443", "api.example.com")]
-    {
+    for (endpoint, host) in [
+        ("10.0.0.1:6443", "10.0.0.1"),
+        ("[fd00::1]:6443", "fd00::1"),
+        ("api.example.com:6443", "api.example.com"),
+    ] {
         assert_eq!(rules::host(endpoint), Some(host));
     }
 }

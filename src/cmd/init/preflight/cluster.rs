@@ -6,8 +6,7 @@ use super::{ClusterNeeds, MachineFacts, PreflightFinding, Purpose, path_name};
 use crate::cmd::kubelet_alias::KUBERNETES;
 
 /// Of a kubelet, and of one that is about to join.
-const KUBECONFIGS: [&str; 2] =
-    ["/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf"];
+const KUBECONFIGS: [&str; 2] = ["/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf"];
 /// Of the cluster that a node joins.
 const AUTHORITY: &str = "/etc/kubernetes/pki/ca.crt";
 const STATIC_PODS: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"];
@@ -51,7 +50,8 @@ pub(super) fn kubeconfigs(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFin
 
 pub(super) fn static_pods(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let list = format!("ls -l {}", wanted.needs.manifests.display());
-    let fix = ("undo the earlier control plane first, or ignore this check to go on with its files", list.as_str());
+    let fix =
+        ("undo the earlier control plane first, or ignore this check to go on with its files", list.as_str());
     STATIC_PODS.map(|name| available(facts, &manifest(&wanted.needs, name), "", fix)).into()
 }
 

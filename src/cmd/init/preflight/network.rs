@@ -154,12 +154,14 @@ fn proxied(facts: &MachineFacts, host: &str) -> Option<(String, String)> {
         set.map(|(_, value)| value.clone())
     };
     let proxy = named_proxy(&url, &value)?;
-    Some((url, without_user(&proxy).to_owned()))
+    Some((url, without_user(&proxy)))
 }
 
 /// A proxy's address may contain a password.
-fn without_user(proxy: &str) -> &str {
-    proxy.rsplit('@').next().unwrap_or_default()
+fn without_user(proxy: &str) -> String {
+    let Some((front, host)) = proxy.rsplit_once('@') else { return proxy.to_owned() };
+    let scheme = front.split_once("://").map(|(scheme, _)| [scheme, "://"].concat());
+    scheme.unwrap_or_default() + host
 }
 
 pub(super) fn hostname(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {

@@ -124,11 +124,7 @@ fn every_command_has_kubeadms_checks_in_its_order() {
     let both = [IPV4, IPV6];
     let plane = &CONTROL_PLANE;
     for (what, purpose, expected) in [
-        (
-            "init",
-            wanted_by(PreflightTask::Init),
-            [&plane[..], &COMMON, &both, &LOCAL_ETCD].concat(),
-        ),
+        ("init", wanted_by(PreflightTask::Init), [&plane[..], &COMMON, &both, &LOCAL_ETCD].concat()),
         (
             "init, external etcd",
             external(PreflightTask::Init),
@@ -195,7 +191,13 @@ const BROKEN: &[(PreflightTask, Break, &str, Severity, &str)] = {
     use PreflightTask::{Init, Instance, Join, JoinControlPlane};
     use Severity::{Error, Warning};
     &[
-        (Join, |facts, _| has_file(facts, "/etc/kubernetes/kubelet.conf"), KUBELET_CONF, Error, "already exists"),
+        (
+            Join,
+            |facts, _| has_file(facts, "/etc/kubernetes/kubelet.conf"),
+            KUBELET_CONF,
+            Error,
+            "already exists",
+        ),
         (
             JoinControlPlane,
             |facts, _| has_file(facts, "/etc/kubernetes/bootstrap-kubelet.conf"),
@@ -204,7 +206,13 @@ const BROKEN: &[(PreflightTask, Break, &str, Severity, &str)] = {
             "/etc/kubernetes/bootstrap-kubelet.conf already exists",
         ),
         (Init, |facts, _| facts.cpus = 1, "NumCPU", Error, "CPUs 1 is less than the required 2"),
-        (Instance, |facts, _| facts.memory = 1699 << 20, "Mem", Error, "(1699 MB) is less than the minimum 1700"),
+        (
+            Instance,
+            |facts, _| facts.memory = 1699 << 20,
+            "Mem",
+            Error,
+            "(1699 MB) is less than the minimum 1700",
+        ),
         (
             Init,
             |_, wanted| wanted.needs.version = "v1.37.0-alpha.1".to_owned(),
@@ -267,7 +275,7 @@ const BROKEN: &[(PreflightTask, Break, &str, Severity, &str)] = {
             |facts, _| uses_proxy(facts, "10.96.0.0/12,10.244.0.0/16,fd00:1::/56"),
             "HTTPProxy",
             Warning,
-            "Connection to \"https://192.0.2.10\" uses proxy \"proxy:3128\". If that is not intended",
+            "Connection to \"https://192.0.2.10\" uses proxy \"http://proxy:3128\". If that is not intended",
         ),
         (
             Join,
@@ -284,7 +292,7 @@ const BROKEN: &[(PreflightTask, Break, &str, Severity, &str)] = {
             |facts, _| uses_proxy(facts, "192.0.2.10,10.244.0.0/16,fd00:1::/56"),
             "HTTPProxyCIDR",
             Warning,
-            "connection to \"10.96.0.0/12\" uses proxy \"proxy:3128\"",
+            "connection to \"10.96.0.0/12\" uses proxy \"http://proxy:3128\"",
         ),
         (
             Instance,
@@ -434,8 +442,18 @@ fn what_is_broken_is_found_by_kubeadms_name_and_severity() {
         assert!(!format!("{finding:?}").contains("secret"), "{finding:?}");
     }
     let broken: Vec<&str> = BROKEN.iter().map(|(_, _, name, ..)| *name).collect();
-    let all = [&CONTROL_PLANE[..], &COMMON, &LOCAL_ETCD, &ETCD_FILES, &[IPV4, IPV6, AUTHORITY]].concat();
-    let same = ["FileAvailable--etc-kubernetes-manifests-kube-controller-manager.yaml", "FileAvailable--etc-kubernetes-manifests-kube-scheduler.yaml"];
+    let all = [
+        &CONTROL_PLANE[..],
+        &COMMON,
+        &LOCAL_ETCD,
+        &ETCD_FILES,
+        &[IPV4, IPV6, AUTHORITY, KUBELET_CONF, BOOTSTRAP_CONF],
+    ]
+    .concat();
+    let same = [
+        "FileAvailable--etc-kubernetes-manifests-kube-controller-manager.yaml",
+        "FileAvailable--etc-kubernetes-manifests-kube-scheduler.yaml",
+    ];
     for name in all.iter().filter(|name| !same.contains(name)) {
         assert!(broken.contains(name), "no case breaks {name}");
     }
