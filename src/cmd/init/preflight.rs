@@ -269,7 +269,10 @@ impl Purpose {
             directories,
             files,
             ports: ports.chain(network::control_plane_ports(self)).chain(network::ETCD_PORTS).collect(),
-            name: if self.is_alone() { String::new() } else { self.node_name.clone() },
+            name: match self.task {
+                PreflightTask::Alone | PreflightTask::Instance => String::new(),
+                _ => self.node_name.clone(),
+            },
             etcd: self.needs.external_etcd.clone().filter(|_| self.task == PreflightTask::Init),
         }
     }

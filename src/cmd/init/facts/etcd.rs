@@ -2,6 +2,8 @@
 //!
 //! Owns the requests: kubeadm's limits and retries.
 
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,6 +36,12 @@ impl ExternalEtcdAccess {
 
 /// Each endpoint's URL with the version, or with what is wrong.
 pub(super) fn versions(access: &ExternalEtcdAccess) -> Vec<(String, Result<String, String>)> {
+    // Another try does not help.
+    let unread =
+        |file: &str| File::open(file).err().map(|error| (file.to_owned(), Err(load_error(file, &error))));
+    if let Some(answer) = access.files().find_map(unread) {
+        return vec![answer];
+    }
     let asked = rt::run(async {
         let client = HttpClient::start().map_err(|error| chain(&error));
         let mut found = Vec::new();
@@ -48,6 +56,10 @@ pub(super) fn versions(access: &ExternalEtcdAccess) -> Vec<(String, Result<Strin
         found
     });
     asked.unwrap_or_else(|error| vec![(String::new(), Err(error.to_string()))])
+}
+
+fn load_error(file: &str, error: &io::Error) -> String {
+    format!("couldn't load external etcd's certificate {file}: {error}")
 }
 
 async fn version(
@@ -113,9 +125,13 @@ mod tests {
             let failed = ask(&[answer("200 OK", body)]).await.unwrap_err();
             assert!(failed.contains("couldn't parse external etcd version"), "{failed}");
         }
-        let files = ExternalEtcdAccess { ca_file: "/no/ca.crt".to_owned(), ..plain.clone() };
-        assert_eq!(files.files().collect::<Vec<_>>(), ["/no/ca.crt"]);
-        let failed = version(&client, &files, "https://127.0.0.1:1/version", Duration::ZERO).await;
-        assert!(failed.unwrap_err().contains("/no/ca.crt"));
+    }
+
+    #[test]
+    fn a_file_of_etcd_that_is_not_there_is_named_at_once() {
+        let endpoints = vec!["https://127.0.0.1:1".to_owned(), "https://127.0.0.1:2".to_owned()];
+        let access = ExternalEtcdAccess { endpoints, key_file: "/no/c.key".to_owned(), ..Default::default() };
+        let [(_, Err(why))] = &versions(&access)[..] else { panic!("one complaint") };
+        assert!(why.starts_with("couldn't load external etcd's certificate /no/c.key: "), "{why}");
     }
 }

@@ -467,7 +467,7 @@ fn facts_of_interest_are_read_where_the_settings_say() {
     tree.file("e/ca.crt", "");
     tree.file("usr/bin/losetup", "");
     tree.file("proc/sys/net/ipv6/conf/default/forwarding", "1\n");
-    let mut purpose = external(PreflightTask::Instance);
+    let mut purpose = external(PreflightTask::Init);
     purpose.needs.manifests = PathBuf::from("/k/manifests");
     purpose.needs.etcd_dir = Some(PathBuf::from("/data/etcd"));
     // Has an address everywhere.
@@ -478,6 +478,8 @@ fn facts_of_interest_are_read_where_the_settings_say() {
     assert_eq!(facts.directories[Path::new("/data/etcd")], ["member"]);
     assert_eq!(facts.programs, ["losetup"]);
     assert_eq!((facts.ipv6_forwarding, facts.lookup_error), (Some(true), None));
+    // The real machine does not have the file.
+    assert_eq!(facts.etcd[0].0, "/e/ca.crt");
     let ports = purpose.interest().ports;
     for port in [7443, 10259, 10257, 2379, 2380, 10250] {
         assert!(ports.contains(&port), "{port}");
