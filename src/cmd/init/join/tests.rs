@@ -3,6 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::cluster::fake::FakeApiserver;
 use crate::cmd::init::args::UsageError;
+use crate::cmd::init::preflight::has_errors;
 use crate::model::types::Timestamp;
 
 const PIN: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
