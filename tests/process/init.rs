@@ -460,7 +460,6 @@ fn a_control_plane_is_checked_as_its_configuration_says() {
         (&etcd, "error"),
         ("KubernetesVersion", "ok"),
         ("KubeletVersion", "ok"),
-        ("HTTPProxyCIDR", "ok"),
         ("CRI", "ok"),
         ("ContainerRuntimeVersion", "ok"),
         ("ImagePull", "skipped"),
