@@ -14,6 +14,7 @@ pub(crate) mod config;
 mod context;
 mod expiry;
 pub(crate) mod finalize;
+pub(crate) mod images;
 pub(crate) mod join_command;
 pub(crate) mod kubeconfigs;
 mod kubelet_files;
@@ -23,6 +24,7 @@ mod objects;
 mod output;
 mod patches;
 mod phases;
+pub(crate) mod preflight;
 mod random;
 mod select;
 mod static_pods;
@@ -30,7 +32,7 @@ pub mod tokens;
 pub(crate) mod upload;
 pub(crate) mod wait;
 
-pub use phases::{run, selects};
+pub use phases::{check, is_check, run, selects};
 
 use std::path::PathBuf;
 
