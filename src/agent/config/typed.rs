@@ -93,6 +93,10 @@ fn check_own(args: &Args, flags: &AgentFlags, run_once: bool) -> Result<(), Conf
     if interval.is_negative() || !interval.is_zero() && interval.to_std() < LEAST_IMAGE_UPDATE_INTERVAL {
         return Err(bad_flag("--image-update-interval", "must be at least 10s; 0 disables"));
     }
+    let period = &flags.control_plane_cert_validity_period;
+    if period.is_negative() || !period.is_zero() && period.to_std() < LEAST_CERT_VALIDITY_PERIOD {
+        return Err(bad_flag("--control-plane-cert-validity-period", "must be at least 1h; 0 disables"));
+    }
     let kinds = text("unacted-kinds");
     if !matches!(kinds.as_str(), "keep" | "refuse") {
         return Err(bad_flag("--unacted-kinds", format!("{kinds:?} is not supported; use keep or refuse")));
