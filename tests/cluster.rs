@@ -18,6 +18,7 @@ mod control_plane;
 mod credentials;
 mod csi;
 mod figures;
+mod images;
 mod join;
 mod joining;
 mod machine;
@@ -26,6 +27,7 @@ mod restriction;
 mod same_files;
 mod same_objects;
 mod streams;
+mod whole;
 mod workloads;
 
 use control_plane::{ADDRESS, ControlPlane, Options};

@@ -6,6 +6,7 @@ use lexopt::Arg;
 
 use super::certs::CERTS;
 use super::expiry::{self, Found};
+use super::output::Output;
 use super::{objects, upload};
 use crate::agent::control_plane::renewal::{self, Directories, Place, RenewalError, Renewed, authority_name};
 use crate::agent::control_plane::sign::Terms;
@@ -44,7 +45,7 @@ struct CertsOptions {
     words: Vec<String>,
     directories: Directories,
     validity: GoDuration,
-    form: expiry::Form,
+    form: Output,
     help: bool,
 }
 
@@ -53,7 +54,7 @@ fn parse(arguments: &[String]) -> Result<CertsOptions, UsageError> {
         words: Vec::new(),
         directories: Directories { certs: "/etc/kubernetes/pki".into(), confs: "/etc/kubernetes".into() },
         validity: GoDuration::from_secs(365 * 24 * 3600),
-        form: expiry::Form::Text,
+        form: Output::Text,
         help: false,
     };
     let mut parser = lexopt::Parser::from_args(arguments);
@@ -72,16 +73,7 @@ fn parse(arguments: &[String]) -> Result<CertsOptions, UsageError> {
                 options.validity = time;
             }
             Arg::Short('o') | Arg::Long("output") => {
-                options.form = match text(&mut parser)?.as_str() {
-                    "text" => expiry::Form::Text,
-                    "json" => expiry::Form::Json,
-                    "yaml" => expiry::Form::Yaml,
-                    other => {
-                        return wrong(format!(
-                            "unknown output format {other:?}: use one of text, json, yaml"
-                        ));
-                    }
-                }
+                options.form = Output::parse(&text(&mut parser)?)?;
             }
             Arg::Short('h') | Arg::Long("help") => options.help = true,
             Arg::Value(word) => options.words.push(word.to_string_lossy().into_owned()),
