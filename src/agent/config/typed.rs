@@ -24,6 +24,7 @@ use crate::model::ordered::Ordered as _;
 const LEAST_LOG_RAM: u64 = 1 << 20;
 /// Registries would refuse a node that asks more often.
 const LEAST_IMAGE_UPDATE_INTERVAL: Duration = Duration::from_secs(10);
+const LEAST_CERT_VALIDITY_PERIOD: Duration = Duration::from_secs(3600);
 
 /// The given or the default value of a flag that is not a field.
 fn value(args: &Args, name: &str) -> Value {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::config::{ClusterConfig, Etcd, InitSettings, checks, path};
 use super::context::{Context, Visibility};
-pub(crate) use crate::agent::control_plane::certificates::{CERTS, CertSpec, ETCD, Names};
+pub(crate) use crate::agent::control_plane::certificates::{CERTS, CertSpec, Names};
 pub(crate) use crate::agent::control_plane::{keys, sign};
 use crate::cmd::init::InitError;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
