@@ -155,3 +155,6 @@ fn look(directories: &Directories, period: GoDuration, now: Timestamp) -> Look {
     }
     look
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,8 @@ use lexopt::Arg;
 use super::certs::CERTS;
 use super::expiry::{self, Found};
 use super::output::Output;
-use super::{objects, upload};
+use super::user_command::settings_of;
+use super::{objects, requests, upload};
 use crate::agent::control_plane::renewal::{self, Directories, Place, RenewalError, Renewed, authority_name};
 use crate::agent::control_plane::sign::Terms;
 use crate::cmd::cli::Environment;
@@ -23,16 +24,19 @@ Certificates of a control plane: when they end, and new ones.
 Usage: agent certs check-expiration [options]
        agent certs renew NAME|all [options]
        agent certs certificate-key
+       agent certs generate-csr [options]
 
 Options:
       --cert-dir DIR           Directory of certificates (default /etc/kubernetes/pki)
+      --config FILE            Of generate-csr: ClusterConfiguration and InitConfiguration
       --kubeconfig-dir DIR     Directory of kubeconfigs (default /etc/kubernetes)
       --validity-period TIME   How long new certificates are valid (default 8760h, a year)
   -o, --output FORMAT          Of check-expiration: text, json or yaml
   -h, --help                   Show this help
 
 Names are those that check-expiration lists. A certificate keeps its names, addresses and groups. Restart kube-apiserver,
-kube-controller-manager, kube-scheduler and etcd after a renewal, so that they use the new certificates.
+kube-controller-manager, kube-scheduler and etcd after a renewal, so that they use the new certificates; where the agent is
+the kubelet, it restarts within a day those that need it. generate-csr writes keys and requests for an authority elsewhere.
 
 Exit status: 0 on success, 1 on failure, 2 for bad usage.
 ";
@@ -44,6 +48,9 @@ they can use the new certificates.
 struct CertsOptions {
     words: Vec<String>,
     directories: Directories,
+    /// `--cert-dir` is given.
+    has_cert_dir: bool,
+    config: Option<String>,
     validity: GoDuration,
     form: Output,
     help: bool,
@@ -53,6 +60,8 @@ fn parse(arguments: &[String]) -> Result<CertsOptions, UsageError> {
     let mut options = CertsOptions {
         words: Vec::new(),
         directories: Directories { certs: "/etc/kubernetes/pki".into(), confs: "/etc/kubernetes".into() },
+        has_cert_dir: false,
+        config: None,
         validity: GoDuration::from_secs(365 * 24 * 3600),
         form: Output::Text,
         help: false,
@@ -61,7 +70,11 @@ fn parse(arguments: &[String]) -> Result<CertsOptions, UsageError> {
     let wrong = |message: String| Err(UsageError::Option(message));
     while let Some(argument) = parser.next().map_err(|error| UsageError::Option(error.to_string()))? {
         match argument {
-            Arg::Long("cert-dir") => options.directories.certs = text(&mut parser)?.into(),
+            Arg::Long("cert-dir") => {
+                options.directories.certs = text(&mut parser)?.into();
+                options.has_cert_dir = true;
+            }
+            Arg::Long("config") => options.config = Some(text(&mut parser)?),
             Arg::Long("kubeconfig-dir") => options.directories.confs = text(&mut parser)?.into(),
             Arg::Long("validity-period") => {
                 let given = text(&mut parser)?;
@@ -107,9 +120,19 @@ fn command(session: &mut InitSession<'_>, options: &CertsOptions) -> Result<(), 
             session.print(&expiry::report(&leaves, &authorities, options.form, now))
         }
         ["renew", name] => renew(session, options, name),
+        ["generate-csr"] => {
+            let (mut settings, warnings) = settings_of(options.config.as_deref())?;
+            for warning in warnings {
+                session.print_error(&["W ", &warning, "\n"].concat());
+            }
+            if options.has_cert_dir {
+                settings.cluster.cert_dir.clone_from(&options.directories.certs);
+            }
+            requests::generate(session, &settings, &options.directories.confs)
+        }
         _ => {
             let why =
-                "subcommand is required: check-expiration, renew NAME|all or certificate-key".to_owned();
+                "subcommand is required: check-expiration, renew NAME|all, certificate-key or generate-csr".to_owned();
             Err(InitError::Usage(UsageError::Option(why)))
         }
     }

@@ -23,7 +23,7 @@ use crate::platform::logging::chain;
 use crate::platform::sys::node;
 
 /// The socket that the agent serves as a node of a cluster.
-const OWN_SOCKET: &str = "unix:///run/agent/cri.sock";
+pub(super) const OWN_SOCKET: &str = "unix:///run/agent/cri.sock";
 
 /// Whether the arguments of `agent init` are for a control plane.
 #[must_use]
@@ -100,7 +100,7 @@ fn read(options: &ControlPlaneOptions, paths: &Paths) -> Result<(InitSettings, V
     settle(&documents, &host()?, paths).map_err(InitError::ControlPlane)
 }
 
-fn host() -> Result<HostFacts, InitError> {
+pub(super) fn host() -> Result<HostFacts, InitError> {
     let failed =
         |source| InitError::File { action: "read", path: PathBuf::from("/proc/sys/kernel/hostname"), source };
     Ok(HostFacts {

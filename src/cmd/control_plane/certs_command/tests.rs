@@ -49,6 +49,7 @@ fn run_command(options: &CertsOptions, words: &[&str]) -> (Result<(), InitError>
     let options = CertsOptions {
         words: words.iter().map(|word| (*word).to_owned()).collect(),
         directories: options.directories.clone(),
+        config: options.config.clone(),
         ..*options
     };
     let environment = Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
