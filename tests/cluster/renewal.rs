@@ -94,7 +94,8 @@ fn a_control_planes_certificates_are_renewed_and_used() {
         if shown.trim() == file("apiserver") { Ok(()) } else { Err(shown) }
     });
     let renewed = files();
-    let text = kubectl(&host, &["get", "events", "-A", "-o", "jsonpath={.items[*].message}"]).expect("events");
+    let text =
+        kubectl(&host, &["get", "events", "-A", "-o", "jsonpath={.items[*].message}"]).expect("events");
     assert!(text.contains("Renewed certificates of the control plane: admin.conf, apiserver, "), "{text}");
     let said = run(&host, "kubeadm", &["certs", "check-expiration"]);
     assert!(said.contains("364d") && !said.contains("MISSING"), "{said}");
@@ -126,7 +127,10 @@ fn a_control_planes_certificates_are_renewed_and_used() {
     // The controller manager and the scheduler work with new certificates.
     deploy(&host, "late", 1);
     assert_eq!(wait_for_pods(&host, "late", 1), [NAME]);
-    assert_eq!(get(&host, &format!("/api/v1/nodes/{NAME}")).expect("a node")["status"]["addresses"][0]["address"], ADDRESS);
+    assert_eq!(
+        get(&host, &format!("/api/v1/nodes/{NAME}")).expect("a node")["status"]["addresses"][0]["address"],
+        ADDRESS
+    );
 
     // Nothing is renewed twice.
     let processes = static_pods(&host);

@@ -129,7 +129,10 @@ fn files_are_completed_and_judged_as_kubeadm_does() {
         let file = both.put(name, &text);
         let [theirs, ours] = both.documents(&["config", "migrate", "--old-config", &file]);
         assert_eq!(theirs, ours, "{name}: kubeadm's is on the left");
-        assert_eq!(both.run(&["config", "validate", "--config", &file]), [Ok("ok\n".to_owned()), Ok("ok\n".to_owned())]);
+        assert_eq!(
+            both.run(&["config", "validate", "--config", &file]),
+            [Ok("ok\n".to_owned()), Ok("ok\n".to_owned())]
+        );
     }
     for (name, text) in [
         ("unknown", format!("{INIT}foo: bar\n")),
@@ -147,24 +150,40 @@ fn files_are_completed_and_judged_as_kubeadm_does() {
             from.trim_start_matches('[').split(": Invalid").next().unwrap_or_default().to_owned()
         };
         if theirs.contains(": Invalid value") {
-            assert_eq!(field(theirs.lines().next().unwrap_or_default()), field(&ours), "{name}: {theirs} {ours}");
+            assert_eq!(
+                field(theirs.lines().next().unwrap_or_default()),
+                field(&ours),
+                "{name}: {theirs} {ours}"
+            );
         }
-        assert_eq!(theirs.contains("unknown field"), ours.contains("unknown field"), "{name}: {theirs} {ours}");
+        assert_eq!(
+            theirs.contains("unknown field"),
+            ours.contains("unknown field"),
+            "{name}: {theirs} {ours}"
+        );
     }
 }
 
 #[test]
 fn a_users_kubeconfig_is_kubeadms() {
     let both = Both::new();
-    let file = both.put("config", &format!("{INIT}{RICH}").replace("clusterName", &format!("certificatesDir: {}\nclusterName", both.at("pki"))));
+    let file = both.put(
+        "config",
+        &format!("{INIT}{RICH}")
+            .replace("clusterName", &format!("certificatesDir: {}\nclusterName", both.at("pki"))),
+    );
     output(&program("kubeadm"), &["init", "phase", "certs", "ca", "--config", &file]).expect("an authority");
     for more in [&["--org", "a", "--org=b", "--validity-period=24h"][..], &["--token", "abc"]] {
         let words = [&["kubeconfig", "user", "--client-name", "foo", "--config", &file], more].concat();
         let [theirs, ours] = both.documents(&words).map(|mut all| {
             let mut conf = all.remove(0);
             if let Some(data) = conf["users"][0]["user"]["client-certificate-data"].as_str() {
-                let pem = both.put("one.crt", &String::from_utf8_lossy(&base64::decode(data).expect("base64")));
-                let shown = output(Path::new("openssl"), &["x509", "-noout", "-subject", "-ext", "extendedKeyUsage", "-in", &pem]);
+                let pem =
+                    both.put("one.crt", &String::from_utf8_lossy(&base64::decode(data).expect("base64")));
+                let shown = output(
+                    Path::new("openssl"),
+                    &["x509", "-noout", "-subject", "-ext", "extendedKeyUsage", "-in", &pem],
+                );
                 conf["users"][0]["user"] = json!({ "certificate": shown.expect("openssl"), "key": true });
             }
             conf
@@ -182,7 +201,8 @@ fn requests_are_for_kubeadms_names() {
     let file = both.put("config", INIT);
     let made = [program("kubeadm"), binary()].map(|program| {
         let directory = both.at(&program.file_name().expect("a name").display().to_string());
-        let words = ["certs", "generate-csr", "--config", &file, "--kubeconfig-dir", &directory, "--cert-dir"];
+        let words =
+            ["certs", "generate-csr", "--config", &file, "--kubeconfig-dir", &directory, "--cert-dir"];
         let pki = format!("{directory}/pki");
         let words = [&words[..], &[&pki]].concat();
         let said = output(&program, &words).unwrap_or_else(|error| panic!("{error}"));
@@ -192,11 +212,13 @@ fn requests_are_for_kubeadms_names() {
         for at in [&directory, &pki, &format!("{pki}/etcd")] {
             for entry in fs::read_dir(at).expect("list").flatten().filter(|entry| entry.path().is_file()) {
                 let (path, name) = (entry.path(), entry.file_name().display().to_string());
-                let mode = std::os::unix::fs::PermissionsExt::mode(&entry.metadata().expect("stat").permissions());
+                let mode =
+                    std::os::unix::fs::PermissionsExt::mode(&entry.metadata().expect("stat").permissions());
                 let shown = match path.extension().and_then(|it| it.to_str()) {
                     Some("csr") => {
                         let path = path.display().to_string();
-                        let text = output(Path::new("openssl"), &["req", "-noout", "-text", "-in", &path]).expect("openssl");
+                        let text = output(Path::new("openssl"), &["req", "-noout", "-text", "-in", &path])
+                            .expect("openssl");
                         let lines = text.lines().map(str::trim);
                         let told = lines.filter(|line| line.starts_with("Subject:") || line.contains("DNS:"));
                         told.collect::<Vec<_>>().join("\n")

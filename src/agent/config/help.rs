@@ -55,7 +55,10 @@ pub(crate) const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("restart", "restart the containers of a pod"),
     ("stop", "stop a pod of the node's API and print its manifest"),
     ("image", "manage images of the embedded runtime: list, pull, import, remove"),
-    ("kubeconfig", "generate a client certificate and print a kubeconfig with it; \"user\": for a control plane"),
+    (
+        "kubeconfig",
+        "generate a client certificate and print a kubeconfig with it; \"user\": for a control plane",
+    ),
     ("completion", "print a shell completion script for bash, zsh or fish"),
 ];
 

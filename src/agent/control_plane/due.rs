@@ -86,7 +86,10 @@ mod tests {
         let begins_earlier = lasting(FLOOR, 30);
         assert!(is_due(begins_earlier, YEAR, SIGNED), "its life is not known, so it is renewed for a year");
         assert!(!is_due(begins_earlier, DAY * 30, after(20)) && is_due(begins_earlier, DAY * 30, after(21)));
-        assert!(!is_due(lasting(SIGNED, 3650), YEAR, after(3000)), "what is signed for longer is kept for longer");
+        assert!(
+            !is_due(lasting(SIGNED, 3650), YEAR, after(3000)),
+            "what is signed for longer is kept for longer"
+        );
     }
 
     #[test]

@@ -62,7 +62,8 @@ impl CertificateKeeper {
             })
             .await;
             if !look.renewed.is_empty() {
-                let message = format!("Renewed certificates of the control plane: {}", look.renewed.join(", "));
+                let message =
+                    format!("Renewed certificates of the control plane: {}", look.renewed.join(", "));
                 self.events.node_event(EventType::Normal, "CertificatesRenewed", &message);
             }
             let found = look.troubles.join("; ");

@@ -29,11 +29,7 @@ pub(crate) struct Directories {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RenewalError {
     #[error("{action} {}", path.display())]
-    File {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{}: {why}", path.display())]
     Content { path: PathBuf, why: String },
     #[error("the certificate authority {} is not there", .0.display())]
@@ -99,12 +95,7 @@ impl Place {
         }
     }
 
-    fn store(
-        &self,
-        directories: &Directories,
-        pair: &Pair,
-        authority: &str,
-    ) -> Result<(), RenewalError> {
+    fn store(&self, directories: &Directories, pair: &Pair, authority: &str) -> Result<(), RenewalError> {
         let path = self.path(directories);
         match self {
             Self::File(_) => {

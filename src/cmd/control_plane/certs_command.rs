@@ -132,7 +132,8 @@ fn command(session: &mut InitSession<'_>, options: &CertsOptions) -> Result<(), 
         }
         _ => {
             let why =
-                "subcommand is required: check-expiration, renew NAME|all, certificate-key or generate-csr".to_owned();
+                "subcommand is required: check-expiration, renew NAME|all, certificate-key or generate-csr"
+                    .to_owned();
             Err(InitError::Usage(UsageError::Option(why)))
         }
     }
@@ -158,7 +159,8 @@ fn found(options: &CertsOptions) -> Result<(Vec<Found>, Vec<Found>), InitError> 
     }
     let mut authorities = Vec::new();
     for spec in CERTS.iter().filter(|spec| spec.signer.is_empty()) {
-        let text = renewal::read(&options.directories.certs.join(format!("{}.crt", spec.base))).map_err(failed)?;
+        let text =
+            renewal::read(&options.directories.certs.join(format!("{}.crt", spec.base))).map_err(failed)?;
         authorities.push(Found {
             name: authority_name(spec.base),
             authority: String::new(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::Paths;
 use super::args::gates;
 use super::config::read::{Documents, HostFacts, settle};
 use super::config::{InitSettings, complete};
@@ -14,8 +15,7 @@ use super::given::{Given, Known};
 use super::images::images;
 use super::output::Output;
 use super::phases::{OWN_SOCKET, host};
-use super::Paths;
-use crate::cmd::cli::{self, Environment, yaml};
+use crate::cmd::cli::{self, Environment};
 use crate::cmd::init::args::UsageError;
 use crate::cmd::init::install::File;
 use crate::cmd::init::{InitError, InitSession, finish, write};
@@ -196,7 +196,8 @@ fn pull(session: &mut InitSession<'_>, socket: &str, image: &str) -> Result<(), 
         let code = cli::run("image", &["pull", image].map(str::to_owned), own);
         return if code == 0 { Ok(()) } else { Err(failed("see above")) };
     }
-    let endpoint = if Path::new(socket).is_absolute() { format!("unix://{socket}") } else { socket.to_owned() };
+    let endpoint =
+        if Path::new(socket).is_absolute() { format!("unix://{socket}") } else { socket.to_owned() };
     let config = CriConfig { endpoint, image_endpoint: String::new(), request_timeout: LIMIT };
     let pulled = rt::run(async {
         let runtime = CriRuntime::connect(&config).map_err(|error| chain(&error))?;

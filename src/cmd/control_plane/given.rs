@@ -35,7 +35,7 @@ impl Given {
                 return Err(UsageError::Option(format!("invalid option '--{name}'")));
             };
             let value = if *has_value { text(&mut parser)? } else { String::new() };
-            given.options.push((name, value));
+            given.options.push((*name, value));
         }
         Ok(given)
     }
@@ -69,7 +69,9 @@ mod tests {
         assert_eq!((given.text("org"), given.text("output")), (Some("c"), Some("json")));
         assert_eq!((given.text("dry-run"), given.text("other")), (Some(""), None));
         assert!(parse("-h").ok().unwrap().help);
-        for (line, named) in [("--volumes", "--volumes"), ("-x", "-x"), ("--org", "--org"), ("--dry-run=x", "x")] {
+        for (line, named) in
+            [("--volumes", "--volumes"), ("-x", "-x"), ("--org", "--org"), ("--dry-run=x", "x")]
+        {
             let why = parse(line).err().unwrap().to_string();
             assert!(why.contains(named), "{line}: {why}");
         }

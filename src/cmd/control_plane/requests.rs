@@ -62,10 +62,7 @@ fn request_of(leaf: &Leaf, algorithm: &str) -> Result<Request, InitError> {
     let pair = keys::read(&key).map_err(failed)?;
     let template = RequestTemplate {
         signer: CertificateSigner::Client,
-        subject: Subject {
-            common_name: leaf.common_name.clone(),
-            organizations: leaf.organizations.clone(),
-        },
+        subject: Subject { common_name: leaf.common_name.clone(), organizations: leaf.organizations.clone() },
         names: leaf.names.clone(),
         addresses: leaf.addresses.clone(),
     };

@@ -135,6 +135,12 @@ fn commands_take_their_own_arguments() {
         Ok(Invocation::Client { command: "get", args }) => assert_eq!(words(&args), ["pods"]),
         other => panic!("{other:?}"),
     }
+    match parse_words(&["config", "images", "list", "-o", "json"]) {
+        Ok(Invocation::Client { command: "config", args }) => {
+            assert_eq!(words(&args), ["images", "list", "-o", "json"]);
+        }
+        other => panic!("{other:?}"),
+    }
     match parse_words(&["--v=3", "config", "--explain", "--port=77"]) {
         Ok(Invocation::Config { explain: true, resolved }) => {
             assert_eq!((resolved.kubelet.port, resolved.kubelet.logging_verbosity), (77, 3));
@@ -284,7 +290,10 @@ fn certificates_are_renewed_for_an_hour_or_longer() {
     assert_eq!(period(&["--control-plane-cert-validity-period=0"]), 0);
     for bad in ["--control-plane-cert-validity-period=59m", "--control-plane-cert-validity-period=-1h"] {
         let text = refusal(&[bad]);
-        assert!(text.contains("--control-plane-cert-validity-period: must be at least 1h; 0 disables"), "{text}");
+        assert!(
+            text.contains("--control-plane-cert-validity-period: must be at least 1h; 0 disables"),
+            "{text}"
+        );
     }
 }
 

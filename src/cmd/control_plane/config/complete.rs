@@ -12,6 +12,7 @@ use super::fields::{DocumentField, unknown};
 use super::read::{CONTROL_PLANE, Documents, HostFacts, arguments, settle};
 use super::{API_VERSION, BootstrapToken, GROUP, InitSettings, checks};
 use crate::codec::yaml::yaml_to_values;
+use crate::model::duration::GoDuration;
 
 /// The kinds beside those of `init`, in the order in which they are printed.
 pub(crate) const OTHERS: [&str; 3] = ["JoinConfiguration", "ResetConfiguration", "UpgradeConfiguration"];
@@ -35,7 +36,7 @@ pub(crate) fn file(text: &str, host: &HostFacts, paths: &Paths) -> Result<(Vec<V
         let documents = Documents::parse(text)?;
         let (settings, found) = settle(&documents, host, paths)?;
         warnings = found;
-        made.extend([init(&documents.init, &settings), settings.cluster.document()]);
+        made.extend([init(&documents.init, &settings)?, settings.cluster.document()]);
         made.extend(settings.given_kubelet.map(|_| settings.kubelet));
         made.extend(settings.given_kube_proxy.map(|_| settings.kube_proxy));
     }
@@ -84,7 +85,7 @@ fn init_defaults(components: &[String], host: HostFacts, paths: &Paths) -> Resul
         ..host
     };
     let (settings, _) = settle(&Documents::default(), &host, paths)?;
-    let mut made = vec![init(&json!({}), &settings), settings.cluster.document()];
+    let mut made = vec![init(&json!({}), &settings)?, settings.cluster.document()];
     made[0]["nodeRegistration"]["taints"] = Value::Null;
     made[1]["kubernetesVersion"] = version.into();
     for component in components {
@@ -101,7 +102,7 @@ fn init_defaults(components: &[String], host: HostFacts, paths: &Paths) -> Resul
 }
 
 /// An InitConfiguration of these settings.
-fn init(given: &Value, settings: &InitSettings) -> Value {
+fn init(given: &Value, settings: &InitSettings) -> Result<Value, String> {
     let mut made = given.clone();
     let node = &settings.node;
     made["bootstrapTokens"] = settings.tokens.iter().map(token).collect();
@@ -132,13 +133,10 @@ fn other(kind: &str, given: &Value, host: &HostFacts) -> Result<Value, String> {
     let mut made = given.clone();
     match kind {
         "JoinConfiguration" => {
-            let field = DocumentField::of(given).at("nodeRegistration").at("kubeletExtraArgs");
-            if field.is_set() {
-                made["nodeRegistration"]["kubeletExtraArgs"] = super::arguments(&arguments(&field)?);
-            }
             if given["controlPlane"].is_object() {
                 let address = host.addresses.first().map(ToString::to_string);
-                let endpoint = json!({ "localAPIEndpoint": { "advertiseAddress": address, "bindPort": 6443 } });
+                let endpoint =
+                    json!({ "localAPIEndpoint": { "advertiseAddress": address, "bindPort": 6443 } });
                 under(&mut made["controlPlane"], &endpoint);
                 let taint = json!([{ "key": CONTROL_PLANE, "effect": "NoSchedule" }]);
                 under(&mut made, &json!({ "nodeRegistration": { "taints": taint } }));
@@ -166,31 +164,37 @@ fn other(kind: &str, given: &Value, host: &HostFacts) -> Result<Value, String> {
             under(&mut made, &more);
         }
     }
-    Ok(finish(made, kind, &host.hostname, &host.cri_socket))
+    finish(made, kind, &host.hostname, &host.cri_socket)
 }
 
 /// What all kinds have.
-fn finish(mut made: Value, kind: &str, node: &str, socket: &str) -> Value {
+fn finish(mut made: Value, kind: &str, node: &str, socket: &str) -> Result<Value, String> {
     let times = json!({
         "controlPlaneComponentHealthCheck": "4m0s", "discovery": "5m0s", "etcdAPICall": "2m0s",
         "kubeletHealthCheck": "4m0s", "kubernetesAPICall": "1m0s", "tlsBootstrap": "5m0s", "upgradeManifests": "5m0s",
     });
     under(&mut made, &json!({ "timeouts": times }));
+    let given = made["timeouts"].clone();
+    for name in given.as_object().into_iter().flat_map(|times| times.keys()) {
+        let time = DocumentField::of(&given).at(name).duration(GoDuration::from_secs(0));
+        made["timeouts"][name] = time.map_err(|why| ["timeouts.", &why].concat())?.to_string().into();
+    }
     if matches!(kind, "InitConfiguration" | "JoinConfiguration") {
-        under(&mut made, &json!({ "nodeRegistration": {
+        under(
+            &mut made,
+            &json!({ "nodeRegistration": {
             "criSocket": socket, "imagePullPolicy": "IfNotPresent", "imagePullSerial": true,
             "name": node.to_lowercase(), "taints": null,
-        } }));
-        let field = DocumentField::of(&made).at("nodeRegistration").at("kubeletExtraArgs");
-        // An object in the version before. What is wrong in it has been said.
-        let given = if field.value.is_object() { arguments(&field).ok() } else { None };
-        if let Some(given) = given {
+        } }),
+        );
+        let given = arguments(&DocumentField::of(&made).at("nodeRegistration").at("kubeletExtraArgs"))?;
+        if !given.is_empty() {
             made["nodeRegistration"]["kubeletExtraArgs"] = super::arguments(&given);
         }
     }
     made["apiVersion"] = API_VERSION.into();
     made["kind"] = kind.into();
-    made
+    Ok(made)
 }
 
 /// What kubeadm demands of a JoinConfiguration, in its words.
@@ -268,7 +272,10 @@ mod tests {
         assert_eq!(made["nodeRegistration"]["taints"], json!([]));
         assert_eq!(made["nodeRegistration"]["imagePullSerial"], true);
         assert_eq!(made["bootstrapTokens"][0]["ttl"], "0s");
-        assert_eq!((&made["timeouts"]["discovery"], &made["timeouts"]["etcdAPICall"]), (&json!("1m"), &json!("2m0s")));
+        assert_eq!(
+            (&made["timeouts"]["discovery"], &made["timeouts"]["etcdAPICall"]),
+            (&json!("1m0s"), &json!("2m0s"))
+        );
         assert_eq!(made["localAPIEndpoint"], json!({"advertiseAddress": "192.0.2.7", "bindPort": 6443}));
         // What is completed is complete.
         let text = serde_json::to_string(&made).unwrap();
@@ -286,14 +293,15 @@ mod tests {
                     discovery: {timeout: 9m, bootstrapToken: {token: abcdef.0123456789abcdef, apiServerEndpoint: 'a:1', \
                     caCertHashes: [x]}}\n";
         let (made, warnings) = file(text, &host(), &Paths::system()).unwrap();
-        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        let of_the_version = warnings.iter().filter(|warning| warning.contains("deprecated API spec"));
+        assert_eq!(of_the_version.count(), 3, "{warnings:?}");
         assert!(made.iter().all(|document| document["apiVersion"] == API_VERSION));
         assert_eq!(made[0]["timeouts"]["controlPlaneComponentHealthCheck"], "7m0s");
         let arguments = |of: &Value| of[0]["value"].clone();
         assert_eq!(arguments(&made[0]["nodeRegistration"]["kubeletExtraArgs"]), "5");
         assert_eq!(arguments(&made[1]["apiServer"]["extraArgs"]), "4");
         assert_eq!(arguments(&made[2]["nodeRegistration"]["kubeletExtraArgs"]), "6");
-        assert_eq!(made[2]["timeouts"]["discovery"], "9m");
+        assert_eq!(made[2]["timeouts"]["discovery"], "9m0s");
         assert_eq!(made[2]["discovery"]["tlsBootstrapToken"], EXAMPLE_TOKEN);
     }
 
@@ -302,7 +310,11 @@ mod tests {
         for (kind, lines, expected) in [
             ("ResetConfiguration", "forced: true", "unknown field \"forced\""),
             ("UpgradeConfiguration", "apply: {forced: true}", "unknown field \"apply.forced\""),
-            ("ClusterConfiguration", "networking: {dnsDomain: A_b}", "networking.dnsDomain: Invalid value: \"A_b\""),
+            (
+                "ClusterConfiguration",
+                "networking: {dnsDomain: A_b}",
+                "networking.dnsDomain: Invalid value: \"A_b\"",
+            ),
             ("JoinConfiguration", "", "discovery: Invalid value: \"\": bootstrapToken or file must be set"),
             (
                 "JoinConfiguration",

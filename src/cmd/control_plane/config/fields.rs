@@ -46,7 +46,7 @@ const FIELDS: [(&str, &str); 33] = [
     ("InitConfiguration.localAPIEndpoint", "advertiseAddress bindPort"),
     ("JoinConfiguration.controlPlane", "localAPIEndpoint certificateKey"),
     ("JoinConfiguration.controlPlane.localAPIEndpoint", "advertiseAddress bindPort"),
-    ("JoinConfiguration.discovery", "bootstrapToken file tlsBootstrapToken"),
+    ("JoinConfiguration.discovery", "bootstrapToken file tlsBootstrapToken timeout"),
     (
         "JoinConfiguration.discovery.bootstrapToken",
         "token apiServerEndpoint caCertHashes unsafeSkipCAVerification",
