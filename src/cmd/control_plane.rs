@@ -15,7 +15,6 @@ pub mod config_command;
 mod context;
 mod expiry;
 pub(crate) mod finalize;
-mod given;
 mod images;
 pub(crate) mod join_command;
 pub(crate) mod kubeconfigs;
@@ -34,6 +33,7 @@ pub mod tokens;
 pub(crate) mod upload;
 pub mod user_command;
 pub(crate) mod wait;
+mod words;
 
 pub use phases::{run, selects};
 

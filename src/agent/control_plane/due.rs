@@ -33,7 +33,7 @@ pub(super) fn is_due(validity: Validity, period: Duration, now: Timestamp) -> bo
 
 /// How it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum LookOutcome {
     Quiet,
     /// Something was renewed, or the agent has just started: static pods may have to be restarted once they run.
     Changed,
@@ -42,11 +42,11 @@ pub(super) enum Outcome {
 
 /// When to look again, with the next time at which a certificate is due.
 #[must_use]
-pub(super) fn next_look(due: Option<Timestamp>, outcome: Outcome, now: Timestamp) -> Timestamp {
+pub(super) fn next_look(due: Option<Timestamp>, outcome: LookOutcome, now: Timestamp) -> Timestamp {
     let latest = now.saturating_add(match outcome {
-        Outcome::Quiet => DAY,
-        Outcome::Changed => MINUTE,
-        Outcome::Failed => HOUR,
+        LookOutcome::Quiet => DAY,
+        LookOutcome::Changed => MINUTE,
+        LookOutcome::Failed => HOUR,
     });
     due.filter(|due| *due > now).map_or(latest, |due| due.min(latest))
 }
@@ -102,23 +102,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_renewed_is_not_due_and_the_next_look_is_never_in_the_past() {
+    fn what_was_renewed_is_not_due_and_looks_are_in_the_future() {
         for seconds in (0..20_000).step_by(7) {
             let period = Duration::from_secs(3600 + seconds);
             let renewed = Validity { not_before: FLOOR, not_after: SIGNED.saturating_add(period) };
             assert!(!is_due(renewed, period, SIGNED), "{seconds}");
             let due = renews_at(renewed, period);
-            let next = next_look(Some(due), Outcome::Quiet, SIGNED);
+            let next = next_look(Some(due), LookOutcome::Quiet, SIGNED);
             assert!(next > SIGNED && next <= due && due < renewed.not_after);
         }
     }
 
     #[test]
     fn looks_are_rare_unless_something_happened() {
-        assert_eq!(next_look(None, Outcome::Quiet, SIGNED), after(1));
-        assert_eq!(next_look(Some(after(300)), Outcome::Quiet, SIGNED), after(1));
-        assert_eq!(next_look(Some(SIGNED), Outcome::Failed, SIGNED), SIGNED.saturating_add(HOUR));
-        assert_eq!(next_look(Some(after(300)), Outcome::Changed, SIGNED), SIGNED.saturating_add(MINUTE));
+        assert_eq!(next_look(None, LookOutcome::Quiet, SIGNED), after(1));
+        assert_eq!(next_look(Some(after(300)), LookOutcome::Quiet, SIGNED), after(1));
+        assert_eq!(next_look(Some(SIGNED), LookOutcome::Failed, SIGNED), SIGNED.saturating_add(HOUR));
+        assert_eq!(next_look(Some(after(300)), LookOutcome::Changed, SIGNED), SIGNED.saturating_add(MINUTE));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use super::due::{self, Outcome, READ_AT_START};
+use super::due::{self, LookOutcome, READ_AT_START};
 use super::renewal::{Directories, Place, Renewed, authority_name, renew};
 use super::sign::Terms;
 use crate::cluster::pki::deadline::validity;
@@ -77,9 +77,9 @@ impl CertificateKeeper {
                 self.restart_outdated(component, *modified).await;
             }
             let outcome = match &look {
-                look if look.has_failed => Outcome::Failed,
-                look if is_first || !look.renewed.is_empty() => Outcome::Changed,
-                _ => Outcome::Quiet,
+                look if look.has_failed => LookOutcome::Failed,
+                look if is_first || !look.renewed.is_empty() => LookOutcome::Changed,
+                _ => LookOutcome::Quiet,
             };
             is_first = false;
             // A clock that is set wakes it, too.

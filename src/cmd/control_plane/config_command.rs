@@ -11,10 +11,10 @@ use super::Paths;
 use super::args::gates;
 use super::config::read::{Documents, HostFacts, settle};
 use super::config::{InitSettings, complete};
-use super::given::{Given, Known};
 use super::images::images;
 use super::output::Output;
 use super::phases::{OWN_SOCKET, host};
+use super::words::{CommandWords, Known};
 use crate::cmd::cli::{self, Environment};
 use crate::cmd::init::args::UsageError;
 use crate::cmd::init::install::File;
@@ -72,7 +72,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// Runs `agent config` with one of these words; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = InitSession { environment };
-    let result = Given::parse(arguments, &OPTIONS)
+    let result = CommandWords::parse(arguments, &OPTIONS)
         .map_err(InitError::from)
         .and_then(|given| command(&mut session, &given));
     finish(&mut session, "config print", result)
@@ -82,7 +82,7 @@ fn usage(why: &str) -> InitError {
     InitError::Usage(UsageError::Option(why.to_owned()))
 }
 
-fn command(session: &mut InitSession<'_>, given: &Given) -> Result<(), InitError> {
+fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), InitError> {
     if given.help {
         return session.print(HELP);
     }
@@ -157,7 +157,7 @@ fn warn(session: &mut InitSession<'_>, warnings: &[String]) {
 }
 
 /// What the file or the flags say. The machine's addresses do not matter here.
-fn settings(session: &mut InitSession<'_>, given: &Given) -> Result<InitSettings, InitError> {
+fn settings(session: &mut InitSession<'_>, given: &CommandWords) -> Result<InitSettings, InitError> {
     let mut documents = Documents::default();
     let mut mixed = Vec::new();
     for (flag, field) in FIELDS {

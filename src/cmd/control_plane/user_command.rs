@@ -8,7 +8,7 @@ use super::Paths;
 use super::certs::sign::{Leaf, Signer, Terms};
 use super::config::InitSettings;
 use super::config::read::{Documents, settle};
-use super::given::{Given, Known};
+use super::words::{CommandWords, Known};
 use super::kubeconfigs::{certificate, document};
 use super::phases::host;
 use crate::cmd::cli::{Environment, yaml};
@@ -38,13 +38,13 @@ const YEAR: GoDuration = GoDuration::from_secs(365 * 24 * 3600);
 /// Runs the command, without its first word; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = InitSession { environment };
-    let result = Given::parse(arguments, &OPTIONS)
+    let result = CommandWords::parse(arguments, &OPTIONS)
         .map_err(InitError::from)
         .and_then(|given| command(&mut session, &given));
     finish(&mut session, "kubeconfig user", result)
 }
 
-fn command(session: &mut InitSession<'_>, given: &Given) -> Result<(), InitError> {
+fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), InitError> {
     let usage = |why: String| InitError::Usage(UsageError::Option(why));
     if given.help {
         return session.print(HELP);
@@ -152,7 +152,7 @@ mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let environment =
             Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
-        let given = Given::parse(&words.collect::<Vec<_>>(), &OPTIONS).map_err(|error| error.to_string())?;
+        let given = CommandWords::parse(&words.collect::<Vec<_>>(), &OPTIONS).map_err(|error| error.to_string())?;
         command(&mut InitSession { environment }, &given)
             .map_err(|error| crate::platform::logging::chain(&error))?;
         Ok(yaml_to_values(&String::from_utf8(out).unwrap(), true).unwrap().remove(0))

@@ -56,7 +56,7 @@ fn is_kubeadms(value: &Value) -> bool {
     value["apiVersion"].as_str().is_some_and(|version| version.starts_with(GROUP))
 }
 
-/// What `config print` shows: the documents of a kind that nobody has configured.
+/// What `config print` shows: documents without settings of a user.
 pub(crate) fn defaults(
     command: &str,
     components: &[String],

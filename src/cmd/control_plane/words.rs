@@ -7,13 +7,13 @@ use crate::cmd::init::args::{UsageError, text};
 /// An option's name, and whether it has a value.
 pub(super) type Known = (&'static str, bool);
 
-pub(super) struct Given {
+pub(super) struct CommandWords {
     pub words: Vec<String>,
     pub help: bool,
     options: Vec<(&'static str, String)>,
 }
 
-impl Given {
+impl CommandWords {
     pub(super) fn parse(arguments: &[String], known: &[Known]) -> Result<Self, UsageError> {
         let mut given = Self { words: Vec::new(), help: false, options: Vec::new() };
         let mut parser = lexopt::Parser::from_args(arguments);
@@ -61,7 +61,7 @@ mod tests {
     fn options_have_the_names_of_the_table() {
         let parse = |line: &str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            Given::parse(&words, &[("org", true), ("output", true), ("dry-run", false)])
+            CommandWords::parse(&words, &[("org", true), ("output", true), ("dry-run", false)])
         };
         let given = parse("images list --org a,b --org=c -o json --dry-run").ok().unwrap();
         assert_eq!(given.words, ["images", "list"]);
