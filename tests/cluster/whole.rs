@@ -20,7 +20,7 @@ const STATIC_PODS: [&str; 4] = ["etcd-", "kube-apiserver-", "kube-controller-man
 const ADMIN: &str = "--kubeconfig=/etc/kubernetes/admin.conf";
 
 /// A machine with the images of a control plane; the calling thread is in its network.
-fn host() -> Host {
+pub fn host() -> Host {
     let runtime = Embedded::new();
     make_network();
     let host = Host::of(runtime);
@@ -29,11 +29,16 @@ fn host() -> Host {
 }
 
 fn init(host: &Host) -> String {
+    init_with(host, "")
+}
+
+/// With more lines of the ClusterConfiguration.
+pub fn init_with(host: &Host, lines: &str) -> String {
     let config = format!(
         "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nlocalAPIEndpoint: {{advertiseAddress: {ADDRESS}}}\n\
          nodeRegistration: {{taints: []}}\n---\n\
          apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: {VERSION}\n\
-         networking: {{podSubnet: 10.244.0.0/16}}\n"
+         networking: {{podSubnet: 10.244.0.0/16}}\n{lines}"
     );
     let file = host.path("init.yaml").display().to_string();
     fs::write(&file, config).expect("write the configuration");
@@ -41,16 +46,16 @@ fn init(host: &Host) -> String {
     host.run("agent", &words).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn kubectl(host: &Host, words: &[&str]) -> Result<String, String> {
+pub fn kubectl(host: &Host, words: &[&str]) -> Result<String, String> {
     host.run("kubectl", &[&[ADMIN], words].concat())
 }
 
-fn get(host: &Host, path: &str) -> Result<Value, String> {
+pub fn get(host: &Host, path: &str) -> Result<Value, String> {
     let text = kubectl(host, &["get", "--raw", path])?;
     serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
 }
 
-fn wait_until_ready(host: &Host, name: &str) -> Value {
+pub fn wait_until_ready(host: &Host, name: &str) -> Value {
     wait(&format!("node {name} to be ready"), || {
         let node = get(host, &format!("/api/v1/nodes/{name}"))?;
         if condition(&node, "Ready") == "True" { Ok(node) } else { Err(node["status"].to_string()) }
@@ -58,7 +63,7 @@ fn wait_until_ready(host: &Host, name: &str) -> Value {
 }
 
 /// Two pods that the scheduler places.
-fn deploy(host: &Host, name: &str, replicas: u32) {
+pub fn deploy(host: &Host, name: &str, replicas: u32) {
     let labels = json!({ "app": name });
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "namespace": "default" },
@@ -73,7 +78,7 @@ fn deploy(host: &Host, name: &str, replicas: u32) {
 }
 
 /// Waits until so many pods of a Deployment are available; the nodes where they run.
-fn wait_for_pods(host: &Host, name: &str, count: u64) -> Vec<String> {
+pub fn wait_for_pods(host: &Host, name: &str, count: u64) -> Vec<String> {
     wait(&format!("pods of {name}"), || {
         let deployment = get(host, &format!("/apis/apps/v1/namespaces/default/deployments/{name}"))?;
         let status = &deployment["status"];
@@ -87,7 +92,7 @@ fn wait_for_pods(host: &Host, name: &str, count: u64) -> Vec<String> {
 }
 
 /// The processes of the static pods.
-fn static_pods(host: &Host) -> Vec<(String, u32)> {
+pub fn static_pods(host: &Host) -> Vec<(String, u32)> {
     let is_static = |pod: &str| STATIC_PODS.iter().any(|name| pod.starts_with(name));
     host.running().into_iter().filter(|(pod, _)| is_static(pod)).collect()
 }
