@@ -15,7 +15,7 @@ pub mod config_command;
 mod context;
 mod expiry;
 pub(crate) mod finalize;
-mod images;
+pub(crate) mod images;
 pub(crate) mod join_command;
 pub(crate) mod kubeconfigs;
 mod kubelet_files;
@@ -25,6 +25,7 @@ mod objects;
 mod output;
 mod patches;
 mod phases;
+pub(crate) mod preflight;
 mod random;
 mod requests;
 mod select;
@@ -35,7 +36,7 @@ pub mod user_command;
 pub(crate) mod wait;
 mod words;
 
-pub use phases::{run, selects};
+pub use phases::{check, is_check, run, selects};
 
 use std::path::PathBuf;
 

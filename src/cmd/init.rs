@@ -37,12 +37,13 @@ mod reset;
 mod self_test;
 mod service;
 
+pub(in crate::cmd) use join::joining;
 pub(in crate::cmd) use phases::wait_until_healthy;
 
 use args::{InitOptions, UsageError};
-use facts::{Interest, ProbedMachine};
+use facts::ProbedMachine;
 pub(super) use phases::write;
-use preflight::{Ignored, PreflightFinding, Purpose};
+use preflight::{PreflightFinding, PreflightTask, Purpose};
 
 /// The configuration that `init` writes and the service reads.
 const CONFIG_FILE: &str = "/var/lib/kubelet/config.yaml";
@@ -167,33 +168,59 @@ impl InitSession<'_> {
 
     fn preflight(&mut self, options: &InitOptions) -> Result<(), InitError> {
         let resolved = resolve(options)?;
-        if !options.json {
-            self.print("[preflight] Running pre-flight checks\n")?;
-        }
-        let findings = self.check(options, &resolved);
-        let has_errors = preflight::has_errors(&findings);
+        self.say_checks(options.json)?;
+        let findings = self.check(options, &resolved, &Purpose::of(&resolved));
+        self.show_checks(&findings, options)
+    }
+
+    pub(super) fn say_checks(&mut self, json: bool) -> Result<(), InitError> {
+        if json { Ok(()) } else { self.print("[preflight] Running pre-flight checks\n") }
+    }
+
+    /// What `agent preflight` prints, and how it ends.
+    pub(super) fn show_checks(
+        &mut self,
+        findings: &[PreflightFinding],
+        options: &InitOptions,
+    ) -> Result<(), InitError> {
         if options.json {
-            let text = serde_json::to_string_pretty(&preflight::to_json(&findings)).unwrap_or_default();
+            let text = serde_json::to_string_pretty(&preflight::to_json(findings)).unwrap_or_default();
             self.print(&format!("{text}\n"))?;
         } else {
-            self.print_error(&preflight::report(&findings, options.verbose));
-            if !has_errors {
-                self.print(&format!("[preflight] This machine can run pods: {}\n", summarize(&findings)))?;
+            self.print_error(&preflight::report(findings, options.verbose));
+            if !preflight::has_errors(findings) {
+                self.print(&format!("[preflight] This machine can run pods: {}\n", summarize(findings)))?;
             }
         }
-        if has_errors { Err(InitError::Preflight) } else { Ok(()) }
+        passed(findings)
+    }
+
+    /// Prints warnings and errors.
+    pub(super) fn judge(&mut self, findings: &[PreflightFinding]) -> Result<(), InitError> {
+        self.print_error(&preflight::report(findings, false));
+        passed(findings)
     }
 
     /// All findings, with ignored errors as warnings.
-    fn check(&self, options: &InitOptions, resolved: &Resolved) -> Vec<PreflightFinding> {
-        let wanted = Purpose::of(resolved, options.control_plane);
-        let facts = self.machine(Path::new("/")).gather(&wanted.interest());
-        let mut findings = vec![preflight::privileged(&facts)];
+    pub(super) fn check(
+        &self,
+        options: &InitOptions,
+        resolved: &Resolved,
+        wanted: &Purpose,
+    ) -> Vec<PreflightFinding> {
+        let machine = self.machine(Path::new("/"));
+        if wanted.task == PreflightTask::Instance {
+            let mut findings = preflight::check(&machine.gather(&wanted.interest()), wanted);
+            options.ignored.apply(&mut findings);
+            return findings;
+        }
+        let mut findings = vec![preflight::privileged(machine.uid)];
         options.ignored.apply(&mut findings);
         if preflight::has_errors(&findings) {
             return findings;
         }
-        findings.extend(preflight::check(&facts, &wanted));
+        let facts = machine.gather(&wanted.interest());
+        findings.extend(preflight::check(&facts, wanted));
         let has_socket = !findings.iter().any(|finding| finding.name == "CRI");
         if options.no_self_test {
             findings.push(PreflightFinding::skipped("CRI", "skipped: --skip-self-test"));
@@ -207,10 +234,9 @@ impl InitSession<'_> {
     }
 
     fn machine(&self, root: &Path) -> ProbedMachine {
-        const PROXIES: [&str; 6] =
-            ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
-        let proxies =
-            PROXIES.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+        const PROXIES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];
+        let names = PROXIES.into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_lowercase()]);
+        let proxies = names.filter_map(|name| std::env::var(&name).ok().map(|value| (name, value)));
         ProbedMachine {
             root: root.to_owned(),
             uid: node::user_id(),
@@ -219,6 +245,10 @@ impl InitSession<'_> {
             proxies: proxies.filter(|(_, value)| !value.is_empty()).collect(),
         }
     }
+}
+
+fn passed(findings: &[PreflightFinding]) -> Result<(), InitError> {
+    if preflight::has_errors(findings) { Err(InitError::Preflight) } else { Ok(()) }
 }
 
 fn summarize(findings: &[PreflightFinding]) -> String {
@@ -230,7 +260,7 @@ fn summarize(findings: &[PreflightFinding]) -> String {
 
 /// The configuration that the agent would get: the file, the service's flags or those given here, and the
 /// requested runtime.
-fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
+pub(super) fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
     let mut arguments = Vec::new();
     let installed = options.rooted(CONFIG_FILE);
     match &options.config {
@@ -261,25 +291,6 @@ fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
 /// The names of the phases of a standalone node.
 pub(super) fn standalone_phases() -> Vec<&'static str> {
     phases::PHASES.iter().map(|phase| phase.name).collect()
-}
-
-/// The machine's checks for a control plane, as a phase.
-pub(super) fn check_control_plane(
-    session: &mut InitSession<'_>,
-    ignored: Ignored,
-    no_self_test: bool,
-) -> Result<(), InitError> {
-    let options = InitOptions {
-        control_plane: true,
-        ignored,
-        no_self_test,
-        rootfs: PathBuf::from("/"),
-        ..InitOptions::default()
-    };
-    let resolved = resolve(&options)?;
-    let findings = session.check(&options, &resolved);
-    session.print_error(&preflight::report(&findings, false));
-    if preflight::has_errors(&findings) { Err(InitError::Preflight) } else { Ok(()) }
 }
 
 /// Creates the directories that the agent has before its first pod.

@@ -21,6 +21,7 @@ use ureq::config::AutoHeaderValue;
 use ureq::http::HeaderMap;
 
 pub(crate) use error::{HttpError, TlsError, shown_url};
+pub(crate) use proxy::named as named_proxy;
 use redirect::Hop;
 pub(crate) use tls::ClientFiles;
 use tls::Trust;

@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use edge_agent::runtime::fake::{FakeImage, RemoteImage};
 use serde_json::Value;
 
 use crate::support::agent::binary;
 use crate::support::api::free_port;
+use crate::support::fake_cri::FakeCri;
 use crate::support::scratch::Scratch;
 
 fn agent(arguments: &[&str]) -> Output {
@@ -411,4 +415,122 @@ fn reset_keeps_mounted_data_and_the_root_directorys_disk() {
     assert_eq!(fs::read_to_string(share.join("file")).expect("it stays"), "somebody's");
     assert_eq!(fs::read_to_string(kubelet.join("volumes/default/data/file")).expect("it stays"), "precious");
     assert!(!disk.join("pods").exists(), "it was removed on the disk, which is still there");
+}
+
+/// A configuration of a control plane whose runtime is `cri`; `more`: lines of its InitConfiguration.
+fn control_plane(scratch: &Scratch, cri: &FakeCri, more: &str) -> String {
+    let at = |name: &str| scratch.path().join(name).display().to_string();
+    let text = format!(
+        "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\n\
+         nodeRegistration: {{name: localhost, criSocket: '{}'}}\n{more}\n---\n\
+         apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.36.0\n\
+         imageRepository: r.example/x\ncertificatesDir: {}\nproxy: {{disabled: true}}\n\
+         etcd: {{local: {{dataDir: {}}}}}\n",
+        cri.endpoint(),
+        at("pki"),
+        at("etcd")
+    );
+    fs::write(at("config"), text).expect("write the configuration");
+    at("config")
+}
+
+#[test]
+fn a_control_plane_is_checked_as_its_configuration_says() {
+    let scratch = Scratch::new();
+    let cri = FakeCri::start(&scratch.path().join("cri.sock"));
+    let held = TcpListener::bind("127.0.0.1:0").expect("hold a port");
+    let port = held.local_addr().expect("its address").port();
+    fs::write(scratch.dir("etcd").join("member"), "").expect("leave data");
+    let config = control_plane(
+        &scratch,
+        &cri,
+        &format!("localAPIEndpoint: {{advertiseAddress: 192.0.2.10, bindPort: {port}}}"),
+    );
+    let output = agent(&["preflight", "--control-plane", "--config", &config, "-o", "json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("the report is JSON");
+    let severity = |name: &str| {
+        let mut checks = report["checks"].as_array().expect("checks").iter();
+        let check = checks.find(|check| check["name"] == name);
+        check.unwrap_or_else(|| panic!("{name}: {report:#}"))["severity"].clone()
+    };
+    let etcd = format!("DirAvailable-{}", scratch.path().join("etcd").display()).replace('/', "-");
+    for (name, expected) in [
+        (format!("Port-{port}").as_str(), "error"),
+        (&etcd, "error"),
+        ("KubernetesVersion", "ok"),
+        ("KubeletVersion", "ok"),
+        ("CRI", "ok"),
+        ("ContainerRuntimeVersion", "ok"),
+        ("ImagePull", "skipped"),
+    ] {
+        assert_eq!(severity(name), expected, "{name}");
+    }
+    assert!(!cri.call_names().contains(&"PullImage"), "agent preflight changes nothing");
+    // The phase alone says the same, and stops before the images.
+    let (out, err) = said(&["init", "phase", "preflight", "--control-plane", "--config", &config], 1);
+    assert_eq!(out, "[preflight] Running pre-flight checks\n");
+    assert!(err.contains(&format!("\t[ERROR Port-{port}]: Port {port} is in use by ")), "{err}");
+    assert!(err.ends_with("error: error execution phase preflight: preflight checks failed\n"), "{err}");
+}
+
+#[test]
+fn images_that_lack_are_pulled_and_no_others() {
+    let pulled = |cri: &FakeCri| {
+        let state = cri.state();
+        let pulls = state.calls.iter().filter(|call| call.name == "PullImage");
+        pulls.map(|call| call.subject.clone()).collect::<Vec<_>>()
+    };
+    let scratch = Scratch::new();
+    let cri = FakeCri::start(&scratch.path().join("cri.sock"));
+    let names = ["kube-apiserver:v1.36.0", "kube-controller-manager:v1.36.0", "kube-scheduler:v1.36.0"];
+    let images = names.into_iter().chain(["coredns:v1.14.2", "pause:3.10.2", "etcd:3.6.8-0"]);
+    let images: Vec<String> = images.map(|name| format!("r.example/x/{name}")).collect();
+    let run = |policy: &str, more: &[&str], code| {
+        let lines = format!("localAPIEndpoint: {{advertiseAddress: 192.0.2.10, bindPort: {}}}", free_port());
+        let config = control_plane(&scratch, &cri, &lines);
+        let text = fs::read_to_string(&config).expect("the configuration");
+        let text = text.replace("{name: localhost", &format!("{{name: localhost, imagePullPolicy: {policy}"));
+        fs::write(&config, text).expect("write the configuration");
+        // Whatever this machine lacks is no matter.
+        let findings = agent(&["preflight", "--control-plane", "--config", &config, "-o", "json"]);
+        let report: Value = serde_json::from_slice(&findings.stdout).expect("the report is JSON");
+        let errors = report["checks"].as_array().expect("checks").iter();
+        let errors = errors.filter(|check| check["severity"] == "error");
+        let errors: Vec<&str> = errors.map(|check| check["name"].as_str().expect("a name")).collect();
+        let ignored = format!("--ignore-preflight-errors={}", errors.join(","));
+        let line = ["init", "phase", "preflight", "--control-plane", "--config", &config, &ignored];
+        said(&[&line, more].concat(), code)
+    };
+    cri.add_image(&images[0]);
+    cri.change(|world, _| {
+        for image in &images[..5] {
+            let remote =
+                RemoteImage { image: FakeImage::named(image), pull_time: Duration::ZERO, auth: None };
+            world.registry.insert(image.clone(), remote);
+        }
+    });
+    let (out, _) = run("IfNotPresent", &["--dry-run"], 0);
+    assert!(out.contains("[preflight] Would pull the required images"), "{out}");
+    let (out, _) = run("Never", &[], 0);
+    assert!(out.contains("No image is pulled: imagePullPolicy is Never"), "{out}");
+    assert_eq!(pulled(&cri), [""; 0]);
+    // The last one is in no registry: five attempts, and an error.
+    let (out, err) = run("IfNotPresent", &[], 1);
+    assert!(out.contains("[preflight] Pulling images required for setting up a Kubernetes cluster"), "{out}");
+    assert!(err.contains(&format!("\t[ERROR ImagePull]: failed to pull image {}: ", images[5])), "{err}");
+    let expected: Vec<&String> = images[1..5].iter().chain(std::iter::repeat_n(&images[5], 5)).collect();
+    assert_eq!(pulled(&cri).iter().collect::<Vec<_>>(), expected);
+    cri.add_image(&images[5]);
+    run("IfNotPresent", &[], 0);
+    assert_eq!(pulled(&cri).len(), 9, "all are there");
+    cri.state().calls.clear();
+    cri.change(|world, _| {
+        world.registry.insert(
+            images[5].clone(),
+            RemoteImage { image: FakeImage::named(&images[5]), pull_time: Duration::ZERO, auth: None },
+        )
+    });
+    run("Always", &[], 0);
+    assert_eq!(pulled(&cri), images);
 }

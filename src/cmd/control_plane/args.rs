@@ -110,6 +110,11 @@ pub(super) struct ControlPlaneOptions {
     pub kubeconfig: Option<PathBuf>,
     pub kubeconfig_dir: Option<PathBuf>,
     pub timeout: Duration,
+    /// Of `agent preflight`.
+    pub json: bool,
+    pub verbose: bool,
+    /// What follows `--`: flags of the agent itself.
+    pub agent_flags: Vec<String>,
     pub help: bool,
 }
 
@@ -136,6 +141,9 @@ impl Default for ControlPlaneOptions {
             kubeconfig: None,
             kubeconfig_dir: None,
             timeout: DEFAULT_TIMEOUT,
+            json: false,
+            verbose: false,
+            agent_flags: Vec::new(),
             help: false,
         }
     }
@@ -164,11 +172,15 @@ pub(super) fn help() -> String {
 }
 
 impl ControlPlaneOptions {
-    pub(super) fn parse(arguments: &[String]) -> Result<Self, UsageError> {
+    /// `is_check`: of `agent preflight`.
+    pub(super) fn parse(arguments: &[String], is_check: bool) -> Result<Self, UsageError> {
         let mut options = Self::default();
+        let end = arguments.iter().position(|argument| is_check && argument == "--");
+        let (own, flags) = arguments.split_at(end.unwrap_or(arguments.len()));
+        options.agent_flags = flags.iter().skip(1).cloned().collect();
         let mut words = Vec::new();
         let mut mixed = Vec::new();
-        let mut parser = lexopt::Parser::from_args(arguments);
+        let mut parser = lexopt::Parser::from_args(own);
         let bad = |error: lexopt::Error| UsageError::Option(error.to_string());
         while let Some(argument) = parser.next().map_err(bad)? {
             match argument {
@@ -198,10 +210,14 @@ impl ControlPlaneOptions {
                 Arg::Long("skip-certificate-key-print") => options.hides_key = true,
                 Arg::Long("skip-self-test") => options.no_self_test = true,
                 Arg::Long("print-manifest") => options.prints_manifest = true,
-                Arg::Short('o') | Arg::Long("output") => match text(&mut parser)?.as_str() {
-                    "yaml" => options.yaml = true,
-                    other => {
-                        let message = format!("unknown output format {other:?}: use yaml");
+                Arg::Short('v') | Arg::Long("verbose") if is_check => options.verbose = true,
+                Arg::Short('o') | Arg::Long("output") => match (text(&mut parser)?.as_str(), is_check) {
+                    ("yaml", false) => options.yaml = true,
+                    ("json", true) => options.json = true,
+                    ("text", true) => options.json = false,
+                    (other, _) => {
+                        let known = if is_check { "one of text, json" } else { "yaml" };
+                        let message = format!("unknown output format {other:?}: use {known}");
                         return Err(UsageError::Option(message));
                     }
                 },
@@ -222,7 +238,7 @@ impl ControlPlaneOptions {
         match words.split_first() {
             None => {}
             Some((first, _)) if first == "phase" && options.help => {}
-            Some((first, names)) if first == "phase" => {
+            Some((first, names)) if first == "phase" && !is_check => {
                 options.phase = Some(select::named(names).map_err(UsageError::Option)?);
             }
             Some((word, _)) => return Err(UsageError::Unexpected(word.clone())),
@@ -297,7 +313,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<ControlPlaneOptions, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        ControlPlaneOptions::parse(&words).map_err(|error| error.to_string())
+        ControlPlaneOptions::parse(&words, false).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -386,5 +402,23 @@ mod tests {
         ] {
             assert_eq!(chosen(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn checks_alone_have_the_options_of_agent_preflight() {
+        let check = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            ControlPlaneOptions::parse(&words, true).map_err(|error| error.to_string())
+        };
+        let options =
+            check("--control-plane --apiserver-bind-port 7443 -o json -v -- --root-dir /r").unwrap();
+        assert!(options.json && options.verbose);
+        assert_eq!(options.agent_flags, ["--root-dir", "/r"]);
+        assert_eq!(options.documents.init["localAPIEndpoint"]["bindPort"], 7443);
+        let said = |line| check(line).err().unwrap();
+        assert!(said("-o yaml").contains("text, json"));
+        assert_eq!(said("phase preflight"), "unexpected argument \"phase\"");
+        assert!(parse("-v").err().unwrap().contains("-v"));
+        assert!(parse("--dry-run -o json").err().unwrap().contains("use yaml"));
     }
 }

@@ -12,18 +12,13 @@ use super::config::read::{Documents, HostFacts, settle};
 use super::config::{InitSettings, path};
 use super::context::{Context, Mode};
 use super::patches::{self, Patches};
-use super::{Paths, certs, kubeconfigs, kubelet_files, manifests, select, static_pods, tokens};
+use super::{Paths, certs, kubeconfigs, kubelet_files, manifests, preflight, select, static_pods, tokens};
 use crate::cmd::cli::Environment;
 use crate::cmd::init::args::UsageError;
-use crate::cmd::init::{
-    InitError, InitSession, check_control_plane, finish, restart_node, standalone_phases,
-};
+use crate::cmd::init::{InitError, InitSession, finish, restart_node, standalone_phases};
 use crate::cmd::kubelet_alias::KUBERNETES;
 use crate::platform::logging::chain;
 use crate::platform::sys::node;
-
-/// The socket that the agent serves as a node of a cluster.
-pub(super) const OWN_SOCKET: &str = "unix:///run/agent/cri.sock";
 
 /// Whether the arguments of `agent init` are for a control plane.
 #[must_use]
@@ -34,13 +29,36 @@ pub fn selects(arguments: &[String]) -> bool {
 /// Runs `agent init` for a control plane. The exit code is 0, 1 on failure, 2 for an invalid command line.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = InitSession { environment };
-    let result = ControlPlaneOptions::parse(arguments).map_err(InitError::from).and_then(|options| {
+    let result = ControlPlaneOptions::parse(arguments, false).map_err(InitError::from).and_then(|options| {
         if options.help {
             return session.print(&args::help());
         }
         init(&mut session, &options, Paths::system())
     });
     finish(&mut session, "init --control-plane", result)
+}
+
+/// Whether the arguments of `agent preflight` are for a control plane.
+#[must_use]
+pub fn is_check(arguments: &[String]) -> bool {
+    arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--control-plane")
+}
+
+/// Runs `agent preflight` for a control plane.
+pub fn check(arguments: &[String], environment: Environment<'_>) -> u8 {
+    let mut session = InitSession { environment };
+    let result = ControlPlaneOptions::parse(arguments, true).map_err(InitError::from).and_then(|options| {
+        if options.help {
+            return session.print(&args::help());
+        }
+        let paths = Paths::system();
+        let (settings, warnings) = read(&options, &paths)?;
+        for warning in &warnings {
+            session.print_error(&["W ", warning, "\n"].concat());
+        }
+        preflight::show(&mut session, &settings, &paths, &options)
+    });
+    finish(&mut session, "preflight", result)
 }
 
 pub(super) fn init(
@@ -108,7 +126,7 @@ pub(super) fn host() -> Result<HostFacts, InitError> {
         addresses: node::default_route_addresses(),
         token: tokens::random().map_err(|error| InitError::ControlPlane(chain(&error)))?,
         version: format!("v{KUBERNETES}"),
-        cri_socket: OWN_SOCKET.to_owned(),
+        cri_socket: preflight::OWN_SOCKET.to_owned(),
     })
 }
 
@@ -148,14 +166,7 @@ fn write(
         Some(("control-plane", _)) => static_pods::run(context, manifests::SCHEDULER),
         Some(_) => Ok(()),
         None => match phase {
-            "preflight" => {
-                context.say("[preflight] Running pre-flight checks\n")?;
-                let mut ignored = options.ignored.clone();
-                for name in &context.settings.node.ignore_preflight_errors {
-                    ignored.add(name).map_err(InitError::ControlPlane)?;
-                }
-                check_control_plane(context.session, ignored, options.no_self_test)
-            }
+            "preflight" => preflight::run(context, options),
             "certs" => {
                 let at = folder(&context.settings.cluster.cert_dir);
                 context.say(&format!("[certs] Using certificateDir folder {at:?}\n"))

@@ -8,9 +8,9 @@ use super::Paths;
 use super::certs::sign::{Leaf, Signer, Terms};
 use super::config::InitSettings;
 use super::config::read::{Documents, settle};
-use super::words::{CommandWords, Known};
 use super::kubeconfigs::{certificate, document};
 use super::phases::host;
+use super::words::{CommandWords, Known};
 use crate::cmd::cli::{Environment, yaml};
 use crate::cmd::init::args::UsageError;
 use crate::cmd::init::{InitError, InitSession, finish};
@@ -152,7 +152,8 @@ mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let environment =
             Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
-        let given = CommandWords::parse(&words.collect::<Vec<_>>(), &OPTIONS).map_err(|error| error.to_string())?;
+        let given =
+            CommandWords::parse(&words.collect::<Vec<_>>(), &OPTIONS).map_err(|error| error.to_string())?;
         command(&mut InitSession { environment }, &given)
             .map_err(|error| crate::platform::logging::chain(&error))?;
         Ok(yaml_to_values(&String::from_utf8(out).unwrap(), true).unwrap().remove(0))

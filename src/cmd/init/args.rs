@@ -24,29 +24,28 @@ pub(crate) enum UsageError {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct InitOptions {
+pub(in crate::cmd) struct InitOptions {
     /// Of `init phase NAME`, `reset phase NAME`.
-    pub(super) phase: Option<String>,
-    pub(super) config: Option<PathBuf>,
-    pub(super) cert_dir: Option<PathBuf>,
-    pub(super) endpoint: Option<String>,
-    pub(super) skip_phases: Vec<String>,
-    pub(super) ignored: Ignored,
-    pub(super) dry_run: bool,
-    pub(super) example: bool,
-    pub(super) force: bool,
-    pub(super) volumes: bool,
-    pub(super) verbose: bool,
-    pub(super) control_plane: bool,
-    pub(super) no_self_test: bool,
-    pub(super) json: bool,
-    pub(super) help: bool,
+    pub(in crate::cmd) phase: Option<String>,
+    pub(in crate::cmd) config: Option<PathBuf>,
+    pub(in crate::cmd) cert_dir: Option<PathBuf>,
+    pub(in crate::cmd) endpoint: Option<String>,
+    pub(in crate::cmd) skip_phases: Vec<String>,
+    pub(in crate::cmd) ignored: Ignored,
+    pub(in crate::cmd) dry_run: bool,
+    pub(in crate::cmd) example: bool,
+    pub(in crate::cmd) force: bool,
+    pub(in crate::cmd) volumes: bool,
+    pub(in crate::cmd) verbose: bool,
+    pub(in crate::cmd) no_self_test: bool,
+    pub(in crate::cmd) json: bool,
+    pub(in crate::cmd) help: bool,
     /// The machine's root directory, or that of an offline system.
-    pub(super) rootfs: PathBuf,
+    pub(in crate::cmd) rootfs: PathBuf,
     /// The program for the system in `rootfs`; by default this one.
-    pub(super) program: Option<PathBuf>,
+    pub(in crate::cmd) program: Option<PathBuf>,
     /// Everything after `--`: flags of the agent itself.
-    pub(super) agent_flags: Vec<String>,
+    pub(in crate::cmd) agent_flags: Vec<String>,
 }
 
 const PREFLIGHT: &str = "\
@@ -59,7 +58,7 @@ Options:
       --config FILE                      KubeletConfiguration file of the agent (default /var/lib/kubelet/config.yaml,
                                          if it exists)
       --container-runtime-endpoint URL   Container runtime of the agent (default embedded); also --cri-socket
-      --control-plane                    Also check the requirements of a control plane: 2 CPUs, 1700 MB, its ports
+      --control-plane                    Check what agent init --control-plane needs instead, with its options
       --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
       --skip-self-test                   Do not run the test container
   -o, --output text|json                 text, or all details as JSON
@@ -157,7 +156,6 @@ impl InitOptions {
                 Arg::Long("example") if init => options.example = true,
                 Arg::Long("volumes") if reset => options.volumes = true,
                 Arg::Short('f') | Arg::Long("force") if reset => options.force = true,
-                Arg::Long("control-plane") if checks => options.control_plane = true,
                 Arg::Long("skip-self-test") if !reset => options.no_self_test = true,
                 Arg::Short('v') | Arg::Long("verbose") if checks => options.verbose = true,
                 Arg::Short('o') | Arg::Long("output") if checks => {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
 use crate::model::ordered::Ordered as _;
@@ -15,6 +15,7 @@ use crate::platform::sys::listeners::{self, Listener, address};
 use crate::platform::sys::node::{self, FileSystemFacts};
 use crate::runtime::embedded::images::compression::Decompress;
 
+pub(in crate::cmd) mod etcd;
 mod mounts;
 
 pub(crate) use mounts::{Mount, mounted_at};
@@ -93,6 +94,12 @@ pub(in crate::cmd) struct MachineFacts {
     pub init_system: InitSystem,
     /// IPv4 packets are forwarded between interfaces; `None` without IPv4.
     pub ipv4_forwarding: Option<bool>,
+    /// The same of IPv6, for interfaces that are to come.
+    pub ipv6_forwarding: Option<bool>,
+    /// Why the name of interest has no address.
+    pub lookup_error: Option<String>,
+    /// Versions of an external etcd by its URLs.
+    pub etcd: Vec<(String, Result<String, String>)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -165,19 +172,23 @@ const SERVICES: &[(&str, &[&str])] = &[
 /// The file of the kernel's command line for a Raspberry Pi's boot loader: since Debian 12, and before.
 const COMMAND_LINE_FILES: [&str; 2] = ["/boot/firmware/cmdline.txt", "/boot/cmdline.txt"];
 const PROGRAM_DIRS: [&str; 6] = ["usr/sbin", "usr/bin", "sbin", "bin", "usr/local/sbin", "usr/local/bin"];
-const PROGRAMS: [&str; 2] = ["apparmor_parser", "systemctl"];
+const PROGRAMS: [&str; 5] = ["apparmor_parser", "systemctl", "losetup", "mount", "cp"];
 const UNIT_DIRS: [&str; 4] =
     ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 
 /// The file system paths and ports to examine.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interest {
+pub(in crate::cmd) struct Interest {
     /// Directories whose free space or entries are needed.
     pub directories: Vec<PathBuf>,
     /// Files whose existence is needed.
     pub files: Vec<PathBuf>,
     /// TCP ports that may be in use.
     pub ports: Vec<u16>,
+    /// A host name that should have an address; empty: none.
+    pub name: String,
+    /// Whose versions are needed.
+    pub etcd: Option<etcd::ExternalEtcdAccess>,
 }
 
 impl ProbedMachine {
@@ -224,7 +235,10 @@ impl ProbedMachine {
             programs: PROGRAMS.into_iter().filter(|name| self.has_program(name)).collect(),
             apparmor: self.text("sys/module/apparmor/parameters/enabled").starts_with('Y'),
             init_system: self.init_system(),
-            ipv4_forwarding: self.read("proc/sys/net/ipv4/ip_forward").map(|text| text.starts_with('1')),
+            ipv4_forwarding: self.is_on("proc/sys/net/ipv4/ip_forward"),
+            ipv6_forwarding: self.is_on("proc/sys/net/ipv6/conf/default/forwarding"),
+            lookup_error: lookup_error(&interest.name),
+            etcd: interest.etcd.as_ref().map(etcd::versions).unwrap_or_default(),
             mounts,
             release,
         }
@@ -249,6 +263,10 @@ impl ProbedMachine {
 
     fn text(&self, path: &str) -> String {
         self.read(path).unwrap_or_default()
+    }
+
+    fn is_on(&self, path: &str) -> Option<bool> {
+        self.read(path).map(|text| text.starts_with('1'))
     }
 
     fn line(&self, path: &str) -> String {
@@ -394,6 +412,13 @@ impl ProbedMachine {
             InitSystem::Other
         }
     }
+}
+
+fn lookup_error(name: &str) -> Option<String> {
+    if name.is_empty() {
+        return None;
+    }
+    (name, 0).to_socket_addrs().err().map(|error| error.to_string())
 }
 
 fn names(path: &Path) -> std::io::Result<Vec<String>> {

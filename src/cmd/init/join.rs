@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::args::InitOptions;
 use super::facts::InitSystem;
 use super::install::{self, File};
-use super::preflight::{self, PreflightFinding, has_errors};
+use super::preflight::{PreflightFinding, PreflightTask, Purpose};
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, phases, resolve, service};
 use crate::agent::config::Resolved;
 use crate::cluster::client::h2::{H2Config, H2Transport};
@@ -85,18 +85,24 @@ pub(super) fn run(session: &mut InitSession<'_>, arguments: &[String]) -> Result
     let before = resolve(&init)?;
     let name = options.node_name.clone().unwrap_or_else(|| before.node_name.clone());
     session.print("[preflight] Running pre-flight checks\n")?;
-    let mut findings = session.check(&init, &before);
+    let host = options.endpoint.as_deref().and_then(rules::host).unwrap_or_default();
+    let wanted = joining(&before, PreflightTask::Join, &name, host);
+    let mut findings = session.check(&init, &before, &wanted);
     findings.push(local_pods(&before));
     options.ignored.apply(&mut findings);
-    session.print_error(&preflight::report(&findings, false));
-    if has_errors(&findings) {
-        return Err(InitError::Preflight);
-    }
+    session.judge(&findings)?;
     let joined = cluster(session, &options, &name)?;
     let init_system = machine_of(&init, session);
     let mut run = JoinRun { init_system, session, init, before, name, is_metered: options.is_metered };
     run.write(&joined)?;
     run.start()
+}
+
+/// What is checked before the cluster is asked. `host`: of the discovery's endpoint; empty with a file.
+pub(in crate::cmd) fn joining(before: &Resolved, task: PreflightTask, name: &str, host: &str) -> Purpose {
+    let mut wanted = Purpose { task, node_name: name.to_owned(), ..Purpose::of(before) };
+    host.clone_into(&mut wanted.needs.host);
+    wanted
 }
 
 /// The discovery and the reading of the cluster's configuration; writes nothing.

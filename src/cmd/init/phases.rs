@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use super::args::InitOptions;
 use super::facts::InitSystem;
 use super::install::{self, File};
-use super::preflight::{self, has_errors};
+use super::preflight::Purpose;
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::serving::{names_for_pods, server_url, serving_names};
@@ -131,9 +131,9 @@ impl InitRun<'_, '_> {
             return self.print("[preflight] Skipped: --rootfs sets up another system\n");
         }
         self.print("[preflight] Running pre-flight checks\n")?;
-        let findings = self.session.check(self.options, &self.resolved);
-        self.session.print_error(&preflight::report(&findings, false));
-        if has_errors(&findings) { Err(InitError::Preflight) } else { Ok(()) }
+        let wanted = Purpose::of(&self.resolved);
+        let findings = self.session.check(self.options, &self.resolved, &wanted);
+        self.session.judge(&findings)
     }
 
     fn cert_dir(&self) -> PathBuf {

@@ -11,12 +11,14 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::facts::etcd::ExternalEtcdAccess;
 use super::facts::{Interest, MachineFacts};
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::embedded;
 use crate::runtime::embedded::network::subnet::Subnet;
 
 mod cgroups;
+mod cluster;
 mod hardware;
 mod kernel;
 mod network;
@@ -144,9 +146,52 @@ pub(in crate::cmd) struct WantedPort {
     pub setting: &'static str,
 }
 
+/// The command that the checks are for: a bit in the table of checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cmd) enum PreflightTask {
+    /// `agent preflight` and `agent init`: a node of its own.
+    Alone = 1,
+    /// `agent init --control-plane`.
+    Init = 2,
+    /// `agent join`.
+    Join = 4,
+    /// `agent join --control-plane`, before the cluster is asked.
+    JoinControlPlane = 8,
+    /// The same, when the cluster's configuration is known.
+    Instance = 16,
+}
+
+const ALONE: u8 = PreflightTask::Alone as u8;
+const INIT: u8 = PreflightTask::Init as u8;
+const WORKER: u8 = PreflightTask::Join as u8;
+const JOINS: u8 = WORKER | PreflightTask::JoinControlPlane as u8;
+const INSTANCE: u8 = PreflightTask::Instance as u8;
+/// Every first batch: the machine itself is checked.
+const NODE: u8 = ALONE | INIT | JOINS;
+
+/// What a cluster demands of this machine. Empty where it demands nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::cmd) struct ClusterNeeds {
+    /// What connections go to: the advertise address, or the host of the discovery's endpoint.
+    pub host: String,
+    /// Of the control plane, with its `v`.
+    pub version: String,
+    /// Of the API server.
+    pub bind_port: u16,
+    /// Subnets of Services and pods.
+    pub cidrs: Vec<String>,
+    /// The directory of the static pods.
+    pub manifests: PathBuf,
+    /// Of an etcd on this machine.
+    pub etcd_dir: Option<PathBuf>,
+    pub external_etcd: Option<ExternalEtcdAccess>,
+}
+
 /// The agent's tasks on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cmd) struct Purpose {
+    pub task: PreflightTask,
+    pub needs: ClusterNeeds,
     /// `--hostname-override`, or the machine's name; empty for checks of the machine only.
     pub node_name: String,
     /// `--root-dir`.
@@ -157,9 +202,8 @@ pub(in crate::cmd) struct Purpose {
     pub manifests: PathBuf,
     /// `containerRuntimeEndpoint`.
     pub endpoint: String,
+    /// Of the kubelet.
     pub ports: Vec<WantedPort>,
-    /// A control plane is to run here too: kubeadm's minimums apply.
-    pub control_plane: bool,
     pub is_embedded: bool,
     /// The pod subnets; none with another runtime.
     pub subnets: Vec<Subnet>,
@@ -169,11 +213,9 @@ pub(in crate::cmd) struct Purpose {
     pub fail_cgroup_v1: bool,
 }
 
-const CONTROL_PLANE_PORTS: [u16; 5] = [6443, 10259, 10257, 2379, 2380];
-
 impl Purpose {
     #[must_use]
-    pub(in crate::cmd) fn of(resolved: &Resolved, control_plane: bool) -> Self {
+    pub(in crate::cmd) fn of(resolved: &Resolved) -> Self {
         let kubelet = &resolved.kubelet;
         let any = IpAddr::from([0, 0, 0, 0]);
         let at = |address: &str| address.parse().unwrap_or(any);
@@ -186,20 +228,16 @@ impl Purpose {
             let port = u16::try_from(port).ok().filter(|port| *port > 0)?;
             Some(WantedPort { address: at(address), port, setting })
         };
-        let mut ports: Vec<WantedPort> = ports.into_iter().filter_map(wanted).collect();
-        if control_plane {
-            let wanted = |port| WantedPort { address: any, port, setting: "the control plane" };
-            ports.extend(CONTROL_PLANE_PORTS.map(wanted));
-        }
         Self {
+            task: PreflightTask::Alone,
+            needs: ClusterNeeds::default(),
             node_name: resolved.node_name.clone(),
             root_dir: resolved.flags.root_dir.clone(),
             log_dir: PathBuf::from(&kubelet.pod_logs_dir),
             manifests: PathBuf::from(&kubelet.static_pod_path),
             is_embedded: kubelet.container_runtime_endpoint == "embedded",
             endpoint: kubelet.container_runtime_endpoint.clone(),
-            ports,
-            control_plane,
+            ports: ports.into_iter().filter_map(wanted).collect(),
             subnets: if kubelet.container_runtime_endpoint == "embedded" {
                 embedded::subnets(&kubelet.pod_cidr).unwrap_or_default()
             } else {
@@ -223,59 +261,80 @@ impl Purpose {
         if !self.manifests.as_os_str().is_empty() {
             directories.push(self.manifests.clone());
         }
-        if self.control_plane {
-            directories.push(PathBuf::from(services::ETCD_DIR));
-        }
+        directories.extend(self.needs.etcd_dir.clone());
+        let mut files = cluster::files(&self.needs);
+        files.push(services::socket_path(&self.endpoint));
+        let ports = self.ports.iter().map(|port| port.port);
         Interest {
             directories,
-            files: vec![
-                PathBuf::from(services::KUBELET_CONF),
-                PathBuf::from(services::BOOTSTRAP_CONF),
-                services::socket_path(&self.endpoint),
-            ],
-            ports: self.ports.iter().map(|port| port.port).collect(),
+            files,
+            ports: ports.chain(network::control_plane_ports(self)).chain(network::ETCD_PORTS).collect(),
+            name: match self.task {
+                PreflightTask::Alone | PreflightTask::Instance => String::new(),
+                _ => self.node_name.clone(),
+            },
+            etcd: self.needs.external_etcd.clone().filter(|_| self.task == PreflightTask::Init),
         }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.task == PreflightTask::Alone
+    }
+
+    fn is_control_plane(&self) -> bool {
+        !matches!(self.task, PreflightTask::Alone | PreflightTask::Join)
     }
 }
 
 /// One check, which may have several findings.
 type Check = fn(&MachineFacts, &Purpose) -> Vec<PreflightFinding>;
 
-/// In the order of the output: kubeadm's, then those for small machines.
-const CHECKS: &[Check] = &[
-    hardware::cpus,
-    hardware::memory,
-    services::firewalld,
-    network::ports,
-    services::kubelet_conf,
-    storage::manifests,
-    services::etcd_dir,
-    network::proxies,
-    services::socket,
-    hardware::swap,
-    kernel::system,
-    kernel::options,
-    cgroups::cgroups,
-    kernel::overlay,
-    kernel::apparmor,
-    network::hostname,
-    services::conflicts,
-    network::forwarding,
-    network::default_route,
-    network::pod_cidr,
-    storage::writable,
-    storage::room,
-    storage::disk,
-    hardware::clock,
-    hardware::entropy,
+/// The tasks of each check, in the order of the output: kubeadm's, then those for small machines.
+const CHECKS: &[(u8, Check)] = &[
+    (ALONE | JOINS, cluster::kubeconfigs),
+    (ALONE | INIT | WORKER | INSTANCE, hardware::cpus),
+    (ALONE | INIT | WORKER | INSTANCE, hardware::memory),
+    (INIT | INSTANCE, cluster::kubernetes_version),
+    (ALONE | INIT | WORKER | INSTANCE, services::firewalld),
+    (INIT | INSTANCE, network::control_plane),
+    (INIT | INSTANCE, cluster::static_pods),
+    (ALONE | INIT | INSTANCE, network::proxies),
+    (INIT | INSTANCE, network::proxies_of_subnets),
+    (NODE, services::socket),
+    (NODE, hardware::swap),
+    (INIT | JOINS, cluster::programs),
+    (NODE, kernel::system),
+    (NODE, kernel::options),
+    (NODE, cgroups::cgroups),
+    (NODE, network::hostname),
+    (INIT | JOINS, cluster::kubelet_version),
+    (NODE, services::conflicts),
+    (NODE, network::kubelet),
+    (WORKER, cluster::authority),
+    (JOINS, network::proxies),
+    (NODE, network::forwarding),
+    (INIT, cluster::etcd_version),
+    (INIT | INSTANCE, network::etcd),
+    (INIT | INSTANCE, cluster::etcd_dir),
+    (INIT | INSTANCE, cluster::etcd_files),
+    (NODE, storage::manifests),
+    (NODE, kernel::overlay),
+    (NODE, kernel::apparmor),
+    (NODE, network::default_route),
+    (NODE, network::pod_cidr),
+    (NODE, storage::writable),
+    (NODE, storage::room),
+    (NODE, storage::disk),
+    (NODE, hardware::clock),
+    (NODE, hardware::entropy),
 ];
 
 /// The first batch: without root no other check is reliable.
 #[must_use]
-pub(in crate::cmd) fn privileged(facts: &MachineFacts) -> PreflightFinding {
+pub(in crate::cmd) fn privileged(user: u32) -> PreflightFinding {
     const NAME: &str = "IsPrivilegedUser";
-    let seen = format!("user id {}", facts.uid);
-    if facts.uid == 0 {
+    let seen = format!("user id {user}");
+    if user == 0 {
         return PreflightFinding::ok(NAME, seen);
     }
     PreflightFinding::error(NAME, seen, "user is not running as root")
@@ -283,10 +342,11 @@ pub(in crate::cmd) fn privileged(facts: &MachineFacts) -> PreflightFinding {
         .fix("run it with sudo")
 }
 
-/// All checks but the first.
+/// All checks of the task but the first.
 #[must_use]
 pub(in crate::cmd) fn check(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
-    CHECKS.iter().flat_map(|check| check(facts, wanted)).collect()
+    let its = CHECKS.iter().filter(|(tasks, _)| tasks & wanted.task as u8 > 0);
+    its.flat_map(|(_, check)| check(facts, wanted)).collect()
 }
 
 /// Names whose errors become warnings (`--ignore-preflight-errors`), in lower case.

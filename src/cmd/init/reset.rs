@@ -19,7 +19,7 @@ use crate::agent::config::Resolved;
 use crate::agent::kubelet::previous_runtimes;
 use crate::agent::kubelet::setup::configs;
 use crate::model::objects::VOLUMES_DIR;
-use crate::platform::sys::{dir, durable, lock, mount};
+use crate::platform::sys::{dir, durable, lock, mount, node};
 use crate::platform::{logind, rt};
 use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
 use crate::service::driver::remove_if_present;
@@ -118,11 +118,9 @@ impl ResetRun<'_, '_> {
             }
         }
         self.print("[preflight] Running pre-flight checks\n")?;
-        let facts = self.session.machine(Path::new("/")).gather(&super::Interest::default());
-        let mut findings = vec![preflight::privileged(&facts)];
+        let mut findings = vec![preflight::privileged(node::user_id())];
         self.options.ignored.apply(&mut findings);
-        self.session.print_error(&preflight::report(&findings, false));
-        if preflight::has_errors(&findings) { Err(InitError::Preflight) } else { Ok(()) }
+        self.session.judge(&findings)
     }
 
     fn stop(&mut self) -> Result<(), InitError> {

@@ -60,7 +60,7 @@ pub(super) fn run(
     embedded: Result<EmbeddedConfig, SubnetError>,
 ) -> Vec<PreflightFinding> {
     if endpoint != "embedded" {
-        return vec![external(endpoint)];
+        return external(endpoint);
     }
     let Some(program) = program::bytes() else {
         return vec![PreflightFinding::skipped(NAME, "no test program for this architecture")];
@@ -99,6 +99,7 @@ pub(super) fn run(
                 NAME,
                 format!("the embedded runtime ran and removed a test container in {took} ms"),
             );
+            let version = runtime_version("embedded", Ok(Some(CgroupDriver::Cgroupfs)));
             let network = match network {
                 Ok(()) => PreflightFinding::ok("PodNetwork", "the kernel supports the pod network"),
                 Err(why) => PreflightFinding::warning("PodNetwork", "not ready", why)
@@ -108,13 +109,13 @@ pub(super) fn run(
                           need them",
                     ),
             };
-            vec![ran, network]
+            vec![ran, version, network]
         }
     }
 }
 
 /// As in kubeadm: the socket answers, and the runtime reports that it is ready.
-fn external(endpoint: &str) -> PreflightFinding {
+fn external(endpoint: &str) -> Vec<PreflightFinding> {
     let ask = async {
         let config = CriConfig {
             endpoint: endpoint.to_owned(),
@@ -124,7 +125,8 @@ fn external(endpoint: &str) -> PreflightFinding {
         let runtime = CriRuntime::connect(&config).map_err(|error| chain(&error))?;
         let version = runtime.version().await.map_err(|error| chain(&error))?;
         let status = runtime.status().await.map_err(|error| chain(&error))?;
-        status.runtime_ready.map(|()| format!("{} {}", version.name, version.version))
+        let driver = runtime.cgroup_driver().await.map_err(|error| chain(&error));
+        status.runtime_ready.map(|()| (format!("{} {}", version.name, version.version), driver))
     };
     let answer = rt::run(async { timeout(CONNECT, ask).await });
     let said = match answer {
@@ -133,17 +135,40 @@ fn external(endpoint: &str) -> PreflightFinding {
         Err(error) => Err(error.to_string()),
     };
     match said {
-        Ok(version) => PreflightFinding::ok(NAME, format!("{version} at {endpoint}")),
+        Ok((version, driver)) => vec![
+            PreflightFinding::ok(NAME, format!("{version} at {endpoint}")),
+            runtime_version(&version, driver),
+        ],
         Err(why) => {
             let message = format!("could not connect to the container runtime: {why}");
-            PreflightFinding::error(NAME, endpoint, message)
-                .required("a ready CRI v1 runtime")
-                .fix(
-                    "start it, and check that its CRI plugin is enabled (Docker's containerd has \
-                      disabled_plugins = [\"cri\"])",
-                )
-                .command("systemctl status containerd crio")
+            vec![
+                PreflightFinding::error(NAME, endpoint, message)
+                    .required("a ready CRI v1 runtime")
+                    .fix(
+                        "start it, and check that its CRI plugin is enabled (Docker's containerd has \
+                          disabled_plugins = [\"cri\"])",
+                    )
+                    .command("systemctl status containerd crio"),
+            ]
         }
+    }
+}
+
+/// kubeadm's check: whether the runtime says which driver of cgroups it uses.
+fn runtime_version(version: &str, driver: Result<Option<CgroupDriver>, String>) -> PreflightFinding {
+    const NAME: &str = "ContainerRuntimeVersion";
+    match driver {
+        Ok(Some(_)) => PreflightFinding::ok(NAME, version),
+        Ok(None) => {
+            let message = "You must update your container runtime to a version that supports the CRI method \
+                           RuntimeConfig. Falling back to using cgroupDriver from kubelet config";
+            PreflightFinding::warning(NAME, version, message)
+                .required("the CRI method RuntimeConfig")
+                .fix("update it: containerd 2.0, CRI-O 1.28")
+        }
+        Err(why) => PreflightFinding::error(NAME, version, why)
+            .required("the CRI method RuntimeConfig")
+            .fix("see the log of the runtime"),
     }
 }
 
@@ -384,5 +409,17 @@ mod tests {
         place.remove();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_runtime_must_know_its_cgroup_driver() {
+        let said = |driver| runtime_version("containerd 1.7", driver).text();
+        assert!(
+            said(Ok(Some(CgroupDriver::Systemd))).starts_with("\t[ContainerRuntimeVersion]: containerd 1.7")
+        );
+        assert!(
+            said(Ok(None)).starts_with("\t[WARNING ContainerRuntimeVersion]: You must update your container")
+        );
+        assert!(said(Err("broken".to_owned())).starts_with("\t[ERROR ContainerRuntimeVersion]: broken"));
     }
 }

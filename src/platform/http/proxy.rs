@@ -21,7 +21,7 @@ pub(super) struct BadProxy {
 /// When the named proxy cannot be used: a direct connection would bypass the configuration.
 pub(super) fn choose(
     url: &Url,
-    variable: impl Fn(&str) -> Option<String>,
+    variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Option<String>, BadProxy> {
     // As Go: no proxy can reach this machine's own loopback.
     if url.is_loopback() {
@@ -45,6 +45,11 @@ pub(super) fn choose(
         Some(("http" | "https", _)) => bad("has no host; use a URL such as http://proxy.example:3128"),
         _ => bad("unsupported scheme; use http:// or https://"),
     }
+}
+
+/// What the environment names for a URL: the proxy, or the variable whose value cannot be used.
+pub(crate) fn named(url: &str, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    choose(&Url::parse(url)?, variable).unwrap_or_else(|bad| Some(bad.variable.to_owned()))
 }
 
 /// `NO_PROXY`: hosts and their subdomains (`.example.com`: subdomains only), addresses, networks, each with a
@@ -114,7 +119,7 @@ mod tests {
         let value = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
-        choose(&Url::parse(url).unwrap(), value)
+        choose(&Url::parse(url).unwrap(), &value)
     }
 
     #[test]

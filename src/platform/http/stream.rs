@@ -254,7 +254,7 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
 
 fn proxy_for(url: &Url) -> Result<Option<Proxy>, HttpError> {
     let failed = |reason: String| HttpError::Proxy { url: url.shown(), reason };
-    let chosen = proxy::choose(url, |name| std::env::var(name).ok());
+    let chosen = proxy::choose(url, &|name| std::env::var(name).ok());
     match chosen.map_err(|bad| failed(format!("{}: {}", bad.variable, bad.problem)))? {
         // The client's error would contain the password.
         Some(text) => Proxy::new(&text).map(Some).map_err(|_| failed("not a proxy URL".to_owned())),

@@ -74,7 +74,7 @@ impl Scratch {
         let environment =
             Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
         let mut session = InitSession { environment };
-        let options = ControlPlaneOptions::parse(&words).unwrap();
+        let options = ControlPlaneOptions::parse(&words, false).unwrap();
         let result = init(&mut session, &options, paths).map_err(|error| chain(&error));
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Said { out: text(out), err: text(err), result }

@@ -19,6 +19,12 @@ const MOST_SKEW: Duration = Duration::from_secs(300);
 /// The flags that `join` sets, without their dashes.
 const OWN_FLAGS: [&str; 4] = ["kubeconfig", "bootstrap-kubeconfig", "hostname-override", "link-profile"];
 
+/// The host of `host:port`, without brackets.
+pub(super) fn host(endpoint: &str) -> Option<&str> {
+    let (host, _) = endpoint.rsplit_once(':')?;
+    Some(host.trim_start_matches('[').trim_end_matches(']'))
+}
+
 /// A scheduler counts only the pods that it knows.
 pub(super) fn local_pods(pods: &[String]) -> PreflightFinding {
     if pods.is_empty() {

@@ -3,6 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::cluster::fake::FakeApiserver;
 use crate::cmd::init::args::UsageError;
+use crate::cmd::init::preflight::has_errors;
 use crate::model::types::Timestamp;
 
 const PIN: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -159,5 +160,16 @@ fn a_clock_far_from_the_servers_is_a_warning() {
             Some(said) => assert!(warning.is_some_and(|warning| warning.contains(said)), "{said}"),
             None => assert_eq!(warning, None),
         }
+    }
+}
+
+#[test]
+fn the_host_of_an_endpoint_has_no_port_and_no_brackets() {
+    for (endpoint, host) in [
+        ("10.0.0.1:6443", "10.0.0.1"),
+        ("[fd00::1]:6443", "fd00::1"),
+        ("api.example.com:6443", "api.example.com"),
+    ] {
+        assert_eq!(rules::host(endpoint), Some(host));
     }
 }

@@ -18,12 +18,14 @@ const TIME_SERVICES: [&str; 6] = ["systemd-timesyn", "chronyd", "ntpd", "openntp
 
 pub(super) fn cpus(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let seen = format!("{} CPUs", facts.cpus);
-    vec![if wanted.control_plane && facts.cpus < CONTROL_PLANE_CPUS {
+    vec![if wanted.is_control_plane() && facts.cpus < CONTROL_PLANE_CPUS {
         let message = format!(
             "the number of available CPUs {} is less than the required {CONTROL_PLANE_CPUS}",
             facts.cpus
         );
-        PreflightFinding::error("NumCPU", seen, message).required("2 CPUs for a control plane")
+        PreflightFinding::error("NumCPU", seen, message)
+            .required("2 CPUs for a control plane")
+            .fix("use a machine with more, or ignore this check: its control plane is slow")
     } else {
         PreflightFinding::ok("NumCPU", seen)
     }]
@@ -38,8 +40,9 @@ pub(super) fn memory(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFin
     };
     vec![if facts.memory == 0 {
         PreflightFinding::skipped("Mem", "cannot read the memory size from /proc/meminfo")
-    } else if wanted.control_plane && facts.memory < CONTROL_PLANE_MEMORY {
+    } else if wanted.is_control_plane() && facts.memory < CONTROL_PLANE_MEMORY {
         too_little(CONTROL_PLANE_MEMORY)
+            .fix("use a machine with more: etcd and the components of the control plane need it")
     } else if facts.memory < LEAST_MEMORY {
         too_little(LEAST_MEMORY).fix("this machine has enough memory for the agent, but not for pods")
     } else if facts.memory < GOOD_MEMORY {

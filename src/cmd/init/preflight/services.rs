@@ -1,15 +1,11 @@
 //! Neighbours: other kubelets, runtimes, firewalls, and their leftovers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{MachineFacts, PreflightFinding, Purpose, path_name};
+use super::{MachineFacts, PreflightFinding, Purpose};
 
-/// The kubeconfig of a cluster's kubelet.
-pub(super) const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
-/// The kubeconfig of a kubelet that is about to join.
-pub(super) const BOOTSTRAP_CONF: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
-/// The data of a control plane.
-pub(super) const ETCD_DIR: &str = "/var/lib/etcd";
+/// Where every cluster looks for its kubelets.
+const KUBELET_PORT: u16 = 10250;
 
 /// Kubelets, and services that contain one: they use the same ports, cgroups and directories.
 const KUBELETS: [&str; 8] = [
@@ -97,54 +93,38 @@ pub(super) fn conflicts(facts: &MachineFacts, wanted: &Purpose) -> Vec<Preflight
 pub(super) fn firewalld(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "Firewalld";
     let service = facts.services.get("firewalld").copied().unwrap_or_default();
-    let Some(pid) = service.process.filter(|_| wanted.is_embedded) else {
+    let port = wanted.needs.bind_port;
+    let Some(pid) = service.process.filter(|_| wanted.is_embedded || port > 0) else {
         return vec![PreflightFinding::ok(NAME, "not running")];
     };
-    let message =
-        "firewalld is active: it drops pod traffic unless the pod bridge is in a zone that allows it";
-    vec![
-        PreflightFinding::warning(NAME, format!("running (process {pid})"), message)
-            .required("the bridge agent0 in zone trusted")
-            .fix("add it to that zone")
-            .command(
-                "firewall-cmd --permanent --zone=trusted --add-interface=agent0 && firewall-cmd --reload",
+    let seen = format!("running (process {pid})");
+    let mut findings = Vec::new();
+    if port > 0 {
+        let ports = format!("ports [{port} {KUBELET_PORT}]");
+        let message = format!(
+            "firewalld is active, please ensure {ports} are open or your cluster may not function correctly"
+        );
+        findings.push(
+            PreflightFinding::warning(NAME, seen.clone(), message).required(ports).fix("open them").command(
+                format!(
+                    "firewall-cmd --permanent --add-port={port}/tcp --add-port={KUBELET_PORT}/tcp && firewall-cmd --reload"
+                ),
             ),
-    ]
-}
-
-/// kubeadm's check of `join`: this machine already belongs to a cluster.
-pub(super) fn kubelet_conf(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
-    let finding = |path: &str| {
-        let name = path_name("FileAvailable", Path::new(path));
-        if !facts.files.iter().any(|file| file == Path::new(path)) {
-            return PreflightFinding::ok(&name, "absent");
-        }
-        PreflightFinding::error(
-            &name,
-            "there",
-            format!("{path} already exists: this machine is a node of a cluster"),
-        )
-        .required("absent")
-        .fix("leave the cluster first; a node that kubeadm has joined: kubectl drain, then kubeadm reset")
-        .command("agent leave")
-    };
-    [KUBELET_CONF, BOOTSTRAP_CONF].map(finding).into()
-}
-
-pub(super) fn etcd_dir(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
-    if !wanted.control_plane {
-        return Vec::new();
+        );
     }
-    let path = Path::new(ETCD_DIR);
-    let name = path_name("DirAvailable", path);
-    let is_used = facts.directories.get(path).is_some_and(|entries| !entries.is_empty());
-    vec![if is_used {
-        PreflightFinding::error(&name, "not empty", format!("{ETCD_DIR} is not empty"))
-            .required("absent or empty")
-            .fix("move the data of the previous control plane away")
-    } else {
-        PreflightFinding::ok(&name, "absent or empty")
-    }]
+    if wanted.is_embedded {
+        let message =
+            "firewalld is active: it drops pod traffic unless the pod bridge is in a zone that allows it";
+        findings.push(
+            PreflightFinding::warning(NAME, seen, message)
+                .required("the bridge agent0 in zone trusted")
+                .fix("add it to that zone")
+                .command(
+                    "firewall-cmd --permanent --zone=trusted --add-interface=agent0 && firewall-cmd --reload",
+                ),
+        );
+    }
+    findings
 }
 
 /// The socket of the configured runtime; another check tests whether it answers.

@@ -9,6 +9,8 @@ use super::*;
 use crate::model::types::Timestamp;
 use crate::platform::sys::node::FileSystemFacts;
 
+mod kubeadm;
+
 /// 2026-11-22.
 const NOW: Timestamp = Timestamp::from_secs(1_795_305_600);
 
@@ -91,6 +93,8 @@ impl Drop for Tree {
 fn wanted() -> Purpose {
     let local = IpAddr::from([127, 0, 0, 1]);
     Purpose {
+        task: PreflightTask::Alone,
+        needs: ClusterNeeds::default(),
         node_name: String::new(),
         root_dir: PathBuf::from("/var/lib/kubelet"),
         log_dir: PathBuf::from("/var/log/pods"),
@@ -100,7 +104,6 @@ fn wanted() -> Purpose {
             WantedPort { address: local, port: 10248, setting: "healthzPort" },
             WantedPort { address: local, port: 10250, setting: "port" },
         ],
-        control_plane: false,
         is_embedded: true,
         subnets: vec!["10.86.0.0/24".parse().unwrap()],
         bridge: "agent0".to_owned(),
@@ -320,8 +323,8 @@ fn memory_and_cpu_minimums_are_kubeadms_for_a_control_plane() {
     let with = |megabytes: u64, cpus| MachineFacts { memory: megabytes << 20, cpus, ..facts.clone() };
     assert_eq!(only(&with(128, 1), &wanted()).severity, Severity::Warning);
     assert_eq!(complaints(&with(256, 1), &wanted()), []);
-    let control_plane = Purpose { control_plane: true, ..wanted() };
-    let facts = MachineFacts { ipv4_forwarding: Some(true), ..with(1024, 1) };
+    let control_plane = kubeadm::wanted_by(PreflightTask::Init);
+    let facts = kubeadm::ready(with(1024, 1));
     let said: Vec<String> =
         complaints(&facts, &control_plane).into_iter().map(|finding| finding.message).collect();
     assert_eq!(
@@ -550,7 +553,7 @@ fn what_is_said_is_kubeadms_with_what_helps_below() {
         (json["passed"].as_bool(), json["checks"][0]["severity"].as_str()),
         (Some(false), Some("error"))
     );
-    let nobody = privileged(&MachineFacts { uid: 1000, ..MachineFacts::default() });
+    let nobody = privileged(1000);
     assert_eq!(
         (nobody.name.as_str(), nobody.message.as_str()),
         ("IsPrivilegedUser", "user is not running as root")

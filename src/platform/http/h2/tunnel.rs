@@ -84,7 +84,7 @@ impl ProxyUrl {
             return Self::parse(configured).map(Some);
         }
         let Some(url) = Url::parse(server) else { return Ok(None) };
-        match choose(&url, |name| std::env::var(name).ok()) {
+        match choose(&url, &|name| std::env::var(name).ok()) {
             Ok(None) => Ok(None),
             Ok(Some(text)) => Self::parse(&text).map(Some),
             Err(bad) => Err(format!("{}: {}", bad.variable, bad.problem)),
