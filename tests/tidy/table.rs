@@ -99,7 +99,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         "percent_encoding",
         &["platform::grpc", "platform::http", "pod::handler", "serve::server", "serve::localapi", "cmd::cli"],
     ),
-    ("rcgen", &["serve::server::pki", "cluster::pki", "cmd::control_plane::certs"]),
+    ("rcgen", &["serve::server::pki", "cluster::pki", "agent::control_plane"]),
     ("rusqlite", &["store"]),
     ("rustls", &["platform::http", "pod::handler", "serve::server"]),
     ("granit_parser", &["codec::yaml"]),

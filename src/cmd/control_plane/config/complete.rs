@@ -37,8 +37,8 @@ pub(crate) fn file(text: &str, host: &HostFacts, paths: &Paths) -> Result<(Vec<V
         let (settings, found) = settle(&documents, host, paths)?;
         warnings = found;
         made.extend([init(&documents.init, &settings)?, settings.cluster.document()]);
-        made.extend(settings.given_kubelet.map(|_| settings.kubelet));
-        made.extend(settings.given_kube_proxy.map(|_| settings.kube_proxy));
+        // kubeadm drops them.
+        made.extend(settings.given_kubelet.into_iter().chain(settings.given_kube_proxy));
     }
     for kind in OTHERS {
         if let Some(given) = of(kind) {
