@@ -74,21 +74,20 @@ fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), In
     let cluster = &settings.cluster;
     let read = |file: PathBuf| read(&file);
     let authority = read(cluster.cert("ca", "crt"))?;
-    let credentials = match given.text("token") {
-        Some(token) => json!({ "token": token }),
-        None => {
-            let file = cluster.cert("ca", "crt");
-            let refused = |why: String| InitError::ControlPlane(format!("{}: {why}", file.display()));
-            let signer = Signer::existing(&authority, Some(&read(cluster.cert("ca", "key"))?));
-            let leaf = Leaf {
-                common_name: name.to_owned(),
-                organizations: given.list("org"),
-                is_client: true,
-                ..Leaf::default()
-            };
-            let terms = Terms { algorithm: &cluster.algorithm, validity, now: session.environment.now };
-            certificate(&signer.and_then(|signer| signer.sign(&leaf, terms)).map_err(refused)?)
-        }
+    let credentials = if let Some(token) = given.text("token") {
+        json!({ "token": token })
+    } else {
+        let file = cluster.cert("ca", "crt");
+        let refused = |why: String| InitError::ControlPlane(format!("{}: {why}", file.display()));
+        let signer = Signer::existing(&authority, Some(&read(cluster.cert("ca", "key"))?));
+        let leaf = Leaf {
+            common_name: name.to_owned(),
+            organizations: given.list("org"),
+            is_client: true,
+            ..Leaf::default()
+        };
+        let terms = Terms { algorithm: &cluster.algorithm, validity, now: session.environment.now };
+        certificate(&signer.and_then(|signer| signer.sign(&leaf, terms)).map_err(refused)?)
     };
     let server = cluster.server(&settings.endpoint);
     let made = document(&cluster.name, &server, name, &authority, &credentials);
