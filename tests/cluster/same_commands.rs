@@ -47,18 +47,18 @@ impl Both {
     fn at(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
+}
 
-    /// What kubeadm prints, and what the agent does.
-    fn run(&self, words: &[&str]) -> [Result<String, String>; 2] {
-        [program("kubeadm"), binary()].map(|program| output(&program, words))
-    }
+/// What kubeadm prints, and what the agent does.
+fn run(words: &[&str]) -> [Result<String, String>; 2] {
+    [program("kubeadm"), binary()].map(|program| output(&program, words))
+}
 
-    fn documents(&self, words: &[&str]) -> [Vec<Value>; 2] {
-        self.run(words).map(|said| {
-            let said = said.unwrap_or_else(|error| panic!("{words:?}: {error}"));
-            yaml_to_values(&said, true).expect("YAML")
-        })
-    }
+fn documents(words: &[&str]) -> [Vec<Value>; 2] {
+    run(words).map(|said| {
+        let said = said.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        yaml_to_values(&said, true).expect("YAML")
+    })
 }
 
 fn output(program: &Path, words: &[&str]) -> Result<String, String> {
@@ -85,7 +85,6 @@ fn plain(mut document: Value) -> Value {
 
 #[test]
 fn defaults_are_kubeadms() {
-    let both = Both::new();
     for words in [
         &["init-defaults"][..],
         &["init-defaults", "--component-configs", "KubeletConfiguration,KubeProxyConfiguration"],
@@ -95,7 +94,7 @@ fn defaults_are_kubeadms() {
         &["upgrade-defaults"],
     ] {
         let words = [&["config", "print"], words].concat();
-        let [theirs, ours] = both.documents(&words).map(|all| all.into_iter().map(plain).collect::<Vec<_>>());
+        let [theirs, ours] = documents(&words).map(|all| all.into_iter().map(plain).collect::<Vec<_>>());
         assert_eq!(theirs, ours, "{words:?}: kubeadm's is on the left");
     }
 }
@@ -115,10 +114,10 @@ fn images_are_kubeadms() {
         &["--config", &external],
     ] {
         let words = [&["config", "images", "list"], more].concat();
-        let [theirs, ours] = both.run(&words);
+        let [theirs, ours] = run(&words);
         assert_eq!(theirs, ours, "{words:?}: kubeadm's is on the left");
     }
-    let [theirs, ours] = both.documents(&["config", "images", "list", "--config", &rich, "-o", "json"]);
+    let [theirs, ours] = documents(&["config", "images", "list", "--config", &rich, "-o", "json"]);
     assert_eq!(theirs, ours);
 }
 
@@ -133,12 +132,11 @@ fn files_are_completed_and_judged_as_kubeadm_does() {
         ("all", format!("{RESET}---\n{JOIN}---\n{INIT}")),
     ] {
         let file = both.put(name, &text);
-        let [theirs, ours] = both
-            .documents(&["config", "migrate", "--old-config", &file])
+        let [theirs, ours] = documents(&["config", "migrate", "--old-config", &file])
             .map(|all| all.into_iter().filter(is_kubeadms).map(plain).collect::<Vec<_>>());
         assert_eq!(theirs, ours, "{name}: kubeadm's is on the left");
         assert_eq!(
-            both.run(&["config", "validate", "--config", &file]),
+            run(&["config", "validate", "--config", &file]),
             [Ok("ok\n".to_owned()), Ok("ok\n".to_owned())]
         );
     }
@@ -152,7 +150,7 @@ fn files_are_completed_and_judged_as_kubeadm_does() {
         ("path", format!("{JOIN}caCertPath: ca\n")),
     ] {
         let file = both.put(name, &text);
-        let [theirs, ours] = both.run(&["config", "validate", "--config", &file]).map(Result::unwrap_err);
+        let [theirs, ours] = run(&["config", "validate", "--config", &file]).map(Result::unwrap_err);
         let field = |text: &str| {
             let from = text.find(": ").map_or("", |at| &text[at + 2..]);
             from.trim_start_matches('[').split(": Invalid").next().unwrap_or_default().to_owned()
@@ -183,7 +181,7 @@ fn a_users_kubeconfig_is_kubeadms() {
     output(&program("kubeadm"), &["init", "phase", "certs", "ca", "--config", &file]).expect("an authority");
     for more in [&["--org", "a", "--org=b", "--validity-period=24h"][..], &["--token", "abc"]] {
         let words = [&["kubeconfig", "user", "--client-name", "foo", "--config", &file], more].concat();
-        let [theirs, ours] = both.documents(&words).map(|mut all| {
+        let [theirs, ours] = documents(&words).map(|mut all| {
             let mut conf = all.remove(0);
             if let Some(data) = conf["users"][0]["user"]["client-certificate-data"].as_str() {
                 let pem =
@@ -199,7 +197,7 @@ fn a_users_kubeconfig_is_kubeadms() {
         });
         assert_eq!(theirs, ours, "{more:?}: kubeadm's is on the left");
     }
-    for said in both.run(&["kubeconfig", "user", "--config", &file]) {
+    for said in run(&["kubeconfig", "user", "--config", &file]) {
         assert!(said.unwrap_err().contains("required flag(s) \"client-name\" not set"));
     }
 }

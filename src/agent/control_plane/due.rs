@@ -13,6 +13,7 @@ use crate::serve::server::pki::FLOOR;
 pub(super) const READ_AT_START: [(&str, &str); 2] =
     [("controller-manager.conf", "kube-controller-manager"), ("scheduler.conf", "kube-scheduler")];
 
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -51,11 +52,11 @@ pub(super) fn next_look(due: Option<Timestamp>, outcome: LookOutcome, now: Times
     due.filter(|due| *due > now).map_or(latest, |due| due.min(latest))
 }
 
-/// Whether a container that started then has read an earlier version of a file. Both in whole seconds: a container that
-/// started in the same second may have.
+/// Whether a container that started then may have read an earlier version of a file. Both are whole seconds: one that started
+/// in the second of the change may have, and is not restarted before that second is over.
 #[must_use]
 pub(super) fn is_outdated(started: Timestamp, modified: Timestamp, now: Timestamp) -> bool {
-    started >= FLOOR && started <= modified && modified <= now
+    started >= FLOOR && started <= modified && modified.saturating_add(SECOND) <= now
 }
 
 #[cfg(test)]
@@ -128,6 +129,7 @@ mod tests {
         assert!(is_outdated(written, written, later), "in the same second");
         assert!(!is_outdated(later, written, later), "restarted");
         assert!(!is_outdated(start, later, written), "a file of the future");
+        assert!(!is_outdated(start, written, written), "a start now would be in the same second");
         assert!(!is_outdated(Timestamp::from_secs(9), written, later), "a start that has no time");
     }
 }

@@ -53,6 +53,8 @@ impl CertificateKeeper {
         let alarm = self.clock.alarm();
         let mut trouble = String::new();
         let mut is_first = true;
+        // What has been restarted, for which change: it takes a while until that shows.
+        let mut restarted: Vec<(&str, Timestamp)> = Vec::new();
         loop {
             let now = self.clock.now();
             let (directories, manifest, period) =
@@ -65,6 +67,8 @@ impl CertificateKeeper {
                 let message =
                     format!("Renewed certificates of the control plane: {}", look.renewed.join(", "));
                 self.events.node_event(EventType::Normal, "CertificatesRenewed", &message);
+                // What starts now is known to have started after the change.
+                tokio::time::sleep(due::SECOND).await;
             }
             let found = look.troubles.join("; ");
             if found != trouble {
@@ -73,8 +77,11 @@ impl CertificateKeeper {
                     self.events.node_event(EventType::Warning, "FailedCertificateRenewal", &trouble);
                 }
             }
-            for (component, modified) in &look.changes {
-                self.restart_outdated(component, *modified).await;
+            for change in look.changes.iter().copied() {
+                if !restarted.contains(&change) && self.restart_outdated(change.0, change.1).await {
+                    restarted.retain(|(component, _)| *component != change.0);
+                    restarted.push(change);
+                }
             }
             let outcome = match &look {
                 look if look.has_failed => LookOutcome::Failed,
@@ -87,8 +94,8 @@ impl CertificateKeeper {
         }
     }
 
-    /// Restarts a component's container if it has started before the file changed.
-    async fn restart_outdated(&self, component: &str, modified: Timestamp) {
+    /// Restarts a component's container if it has started before the file changed. True: it is being restarted.
+    async fn restart_outdated(&self, component: &str, modified: Timestamp) -> bool {
         let mut outdated = None;
         let now = self.clock.now();
         self.statuses.each(|pod, status, _| {
@@ -108,11 +115,13 @@ impl CertificateKeeper {
                 outdated = Some((pod.pod_ref(), metadata.uid.clone()));
             }
         });
-        let Some((pod, uid)) = outdated else { return };
+        let Some((pod, uid)) = outdated else { return false };
         log::info!(pod:% = pod; "Restarting static pod, its kubeconfig has changed");
-        if let Err(why) = (self.restart)(uid, vec![component.into()]).await {
-            log::warn!(pod:% = pod, err = why; "Failed to restart static pod");
+        let asked = (self.restart)(uid, vec![component.into()]).await;
+        if let Err(why) = &asked {
+            log::warn!(pod:% = pod, err = why.as_str(); "Failed to restart static pod");
         }
+        asked.is_ok()
     }
 }
 
