@@ -335,7 +335,7 @@ pub(crate) fn entry_of(path: &Path) -> Result<ClusterEntry, ApiPhaseError> {
     Ok(entry)
 }
 
-/// PEM.
+/// The authorities as PEM; empty where there are none.
 pub(crate) fn authorities_of(entry: &ClusterEntry) -> String {
     String::from_utf8(base64::decode(&entry.authority_data).unwrap_or_default()).unwrap_or_default()
 }

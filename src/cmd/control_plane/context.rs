@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use serde_json::Value;
+
 use super::Paths;
 use super::config::InitSettings;
-use super::patches::Patches;
+use super::patches::{self, Patches};
 use crate::cmd::init::install::File;
 use crate::cmd::init::{InitError, InitSession, write};
 use crate::model::types::Timestamp;
@@ -63,6 +65,37 @@ impl Context<'_, '_> {
 
     pub(crate) fn warn(&mut self, text: &str) {
         self.session.print_error(&["W ", text, "\n"].concat());
+    }
+
+    /// The patches in the directory of the settings, which is read once.
+    pub(crate) fn patches(&mut self) -> Result<Patches, InitError> {
+        if let Some(patches) = &self.patches {
+            return Ok(patches.clone());
+        }
+        let directory = self.settings.patches.clone();
+        let mut patches = Patches::default();
+        if !directory.as_os_str().is_empty() {
+            let path = directory.display().to_string();
+            self.say(&format!("[patches] Reading patches from path {path:?}\n"))?;
+            let read = patches::read(&directory)?;
+            patches = read.patches;
+            self.say(&format!("[patches] Found the following patch files: [{}]\n", read.found.join(" ")))?;
+            if !read.ignored.is_empty() {
+                let ignored = read.ignored.join(" ");
+                self.say(&format!("[patches] Ignored the following files: [{ignored}]\n"))?;
+            }
+        }
+        self.patches = Some(patches.clone());
+        Ok(patches)
+    }
+
+    /// The object with the patches of its target.
+    pub(crate) fn patched(&mut self, target: &str, object: Value) -> Result<Value, InitError> {
+        let (object, kinds) = self.patches()?.applied(target, object).map_err(InitError::ControlPlane)?;
+        for kind in kinds {
+            self.say(&kind.applied_to(target))?;
+        }
+        Ok(object)
     }
 
     /// The text of a file, if there is one.

@@ -39,7 +39,7 @@ impl Join<'_> {
         command
     }
 
-    /// For scripts.
+    /// In one line, without tabs and line breaks.
     #[must_use]
     pub(crate) fn line(&self, program: &str, key: Option<&str>) -> String {
         self.command(program, key).replace("\\\n", "").replace('\t', "")

@@ -82,7 +82,7 @@ pub(super) fn start(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     let machine =
         Machine { has_resolved: Path::new(RESOLVED).is_file(), has_systemd: node::systemd_is_running() };
     let made = configuration(&context.settings, &machine);
-    let mut made = patches::apply(context, patches::KUBELET, made)?;
+    let mut made = context.patched(patches::KUBELET, made)?;
     made["containerRuntimeEndpoint"] = instance["containerRuntimeEndpoint"].clone();
     let file = kubelet.join("config.yaml");
     let text = yaml::to_string(&made);

@@ -7,7 +7,6 @@ use std::{fs, io};
 
 use serde_json::Value;
 
-use super::context::Context;
 use crate::cmd::init::InitError;
 use crate::codec::yaml::yaml_to_values;
 use crate::model::api::schema::Schema;
@@ -64,48 +63,41 @@ fn parse(name: &str) -> Result<Option<(&'static str, PatchKind)>, String> {
     }
 }
 
-/// Reads the directory of the settings, once; none if none is set.
-pub(crate) fn load(context: &mut Context<'_, '_>) -> Result<Patches, InitError> {
-    if let Some(patches) = &context.patches {
-        return Ok(patches.clone());
+/// What a directory has.
+pub(crate) struct PatchFiles {
+    pub patches: Patches,
+    /// Names of files.
+    pub found: Vec<String>,
+    pub ignored: Vec<String>,
+}
+
+/// Reads a directory.
+pub(crate) fn read(directory: &Path) -> Result<PatchFiles, InitError> {
+    let mut read = PatchFiles { patches: Patches::default(), found: Vec::new(), ignored: Vec::new() };
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source: io::Error| InitError::File { action: "read", path, source }
+    };
+    let about = directory.symlink_metadata().map_err(failed(directory))?;
+    if !about.is_dir() {
+        return Err(failed(directory)(io::Error::from(io::ErrorKind::NotADirectory)));
     }
-    let directory = context.settings.patches.clone();
-    let mut patches = Patches::default();
-    if !directory.as_os_str().is_empty() {
-        context
-            .say(&format!("[patches] Reading patches from path {:?}\n", directory.display().to_string()))?;
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source: io::Error| InitError::File { action: "read", path, source }
-        };
-        let about = directory.symlink_metadata().map_err(failed(&directory))?;
-        if !about.is_dir() {
-            return Err(failed(&directory)(io::Error::from(io::ErrorKind::NotADirectory)));
-        }
-        let mut files = Vec::new();
-        walk(&directory, 0, &mut files).map_err(failed(&directory))?;
-        let (mut found, mut ignored) = (Vec::new(), Vec::new());
-        for file in files {
-            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let text = fs::read_to_string(&file).map_err(failed(&file))?;
-            let wrong = |why: String| InitError::ControlPlane(format!("{}: {why}", file.display()));
-            match parse(&name).map_err(wrong)? {
-                Some((target, kind)) if !text.trim().is_empty() => {
-                    let documents = yaml_to_values(&text, true)
-                        .map_err(|error| InitError::ControlPlane(format!("{}: {error}", file.display())))?;
-                    patches.0.extend(documents.into_iter().map(|patch| (target, kind, patch)));
-                    found.push(name);
-                }
-                _ => ignored.push(name),
+    let mut files = Vec::new();
+    walk(directory, 0, &mut files).map_err(failed(directory))?;
+    for file in files {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&file).map_err(failed(&file))?;
+        let wrong = |why: String| InitError::ControlPlane(format!("{}: {why}", file.display()));
+        match parse(&name).map_err(wrong)? {
+            Some((target, kind)) if !text.trim().is_empty() => {
+                let documents = yaml_to_values(&text, true).map_err(|error| wrong(error.to_string()))?;
+                read.patches.0.extend(documents.into_iter().map(|patch| (target, kind, patch)));
+                read.found.push(name);
             }
-        }
-        context.say(&format!("[patches] Found the following patch files: [{}]\n", found.join(" ")))?;
-        if !ignored.is_empty() {
-            context.say(&format!("[patches] Ignored the following files: [{}]\n", ignored.join(" ")))?;
+            _ => read.ignored.push(name),
         }
     }
-    context.patches = Some(patches.clone());
-    Ok(patches)
+    Ok(read)
 }
 
 /// All files below a directory in the order of their paths.
@@ -148,15 +140,6 @@ impl Patches {
         }
         Ok((object, kinds))
     }
-}
-
-/// The object with the patches of its target.
-pub(crate) fn apply(context: &mut Context<'_, '_>, target: &str, object: Value) -> Result<Value, InitError> {
-    let (object, kinds) = load(context)?.applied(target, object).map_err(InitError::ControlPlane)?;
-    for kind in kinds {
-        context.say(&kind.applied_to(target))?;
-    }
-    Ok(object)
 }
 
 #[cfg(test)]

@@ -207,7 +207,7 @@ fn talk(
     options: &ControlPlaneOptions,
     names: &[&'static str],
 ) -> Result<(), InitError> {
-    let patches = if names.contains(&"addon/coredns") { patches::load(context)? } else { Patches::default() };
+    let patches = if names.contains(&"addon/coredns") { context.patches()? } else { Patches::default() };
     let settings = context.settings.clone();
     let paths = context.paths.clone();
     let api = ApiOptions {

@@ -6,7 +6,6 @@ use super::certs;
 use super::config::Etcd;
 use super::context::{Context, Visibility};
 use super::manifests::{self, PodFacts, TRUST};
-use super::patches;
 use crate::cmd::cli::yaml;
 use crate::cmd::init::InitError;
 
@@ -45,7 +44,7 @@ pub(super) fn run(context: &mut Context<'_, '_>, component: &'static str) -> Res
         format!("[control-plane] Creating static Pod manifest for {component:?}\n")
     };
     context.say(&said)?;
-    let pod = patches::apply(context, component, pod)?;
+    let pod = context.patched(component, pod)?;
     context.directory(&directory, 0o700)?;
     context.put(directory.join(format!("{component}.yaml")), 0o600, yaml::to_string(&pod), Visibility::Shown)
 }

@@ -65,7 +65,7 @@ async fn a_server_that_fails_is_asked_again_until_the_deadline() {
 }
 
 #[test]
-fn a_server_that_starts_gets_a_minute_for_its_roles_and_namespaces() {
+fn a_server_that_starts_gets_a_minute_for_its_roles() {
     use ApiErrorKind as Kind;
     assert_eq!(patience(Kind::Unreachable), None);
     assert_eq!(patience(Kind::Forbidden), Some(Duration::from_secs(60)));
@@ -136,7 +136,7 @@ fn answering(answers: &[Option<u16>]) -> (Client<Answers>, Script) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_contact_is_waited_for_and_makes_the_administrator_one() {
+async fn the_first_contact_is_waited_for_and_makes_administrators() {
     let deadline = || Instant::now() + LIMIT;
     // No connection for two minutes; then the administrator may not, and the other may.
     let slow: Vec<_> = [None; 240].into_iter().chain([Some(403)]).collect();

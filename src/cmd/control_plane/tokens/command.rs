@@ -234,7 +234,7 @@ async fn delete<T: Transport>(api: &Api<'_, T>, words: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// kubeadm's search.
+/// Where kubeadm looks, in this order: the flag, the variable, the home directory, the file of `init`.
 fn kubeconfig_of(given: Option<&Path>) -> PathBuf {
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
     let set = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);

@@ -182,7 +182,7 @@ fn is_group(group: &str) -> bool {
     })
 }
 
-/// kubeadm's table.
+/// The columns of `kubeadm token list`, one line for each token.
 #[must_use]
 pub(crate) fn table(records: &[Record], now: Timestamp) -> String {
     let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
