@@ -36,6 +36,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");
         println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
     }
+    // ring's small curves need two more names (docs/adr/0057).
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
+        let script = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("packaging/ring.ld");
+        println!("cargo:rerun-if-changed={}", script.display());
+        println!("cargo:rustc-link-arg={}", script.display());
+    }
     for file in FILES {
         println!("cargo:rerun-if-changed={file}");
     }

@@ -103,6 +103,10 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
         "preflight" if control_plane::is_check(&arguments) => control_plane::check(&arguments, environment),
         "preflight" | "init" | "join" | "leave" | "reset" => init::run(command, &arguments, environment),
         "token" => control_plane::tokens::command::run(&arguments, environment),
+        "config" => control_plane::config_command::run(&arguments, environment),
+        "kubeconfig" if arguments.first().is_some_and(|word| word == "user") => {
+            control_plane::user_command::run(&arguments[1..], environment)
+        }
         "certs" => control_plane::certs_command::run(&arguments, environment),
         "upgrade" => upgrade::run(&arguments, environment),
         _ => cli::run(command, &arguments, environment),

@@ -18,14 +18,18 @@ mod control_plane;
 mod credentials;
 mod csi;
 mod figures;
+mod images;
 mod join;
 mod joining;
 mod machine;
 mod outages;
+mod renewal;
 mod restriction;
+mod same_commands;
 mod same_files;
 mod same_objects;
 mod streams;
+mod whole;
 mod workloads;
 
 use control_plane::{ADDRESS, ControlPlane, Options};

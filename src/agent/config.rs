@@ -191,6 +191,9 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
             before.extend(rest);
             let args = scan(&before, true)?;
             if let Some(extra) = &args.command {
+                if DOCUMENT_COMMANDS.contains(&extra.name.as_str()) {
+                    return Ok(Invocation::Client { command: "config", args: before });
+                }
                 return Err(unknown_command(&extra.name, extra.after_bool.as_deref()));
             }
             let explain = args.explain;
@@ -199,6 +202,9 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         _ => Err(unknown_command(&name, after_bool.as_deref())),
     }
 }
+
+/// Of `agent config`: they are about kubeadm's documents, not about the agent's configuration.
+const DOCUMENT_COMMANDS: [&str; 4] = ["print", "validate", "migrate", "images"];
 
 fn unknown_command(name: &str, after_bool: Option<&str>) -> ConfigError {
     let known = CLIENT_COMMANDS.iter().map(|(command, _)| *command).chain(COMMANDS);

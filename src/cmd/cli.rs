@@ -37,7 +37,6 @@ mod tabs;
 mod target;
 mod top;
 mod wait;
-pub mod yaml;
 
 use std::io::{self, Write};
 
@@ -49,6 +48,7 @@ pub(crate) use client::ClientError;
 pub(crate) use client::fetch_report;
 pub(crate) use table::render as columns;
 
+pub(crate) use crate::codec::yaml::text as yaml;
 use crate::model::types::Timestamp;
 use crate::platform::logging::chain;
 use crate::serve::localapi::age;

@@ -11,6 +11,7 @@ mod args;
 pub(crate) mod certs;
 pub mod certs_command;
 pub(crate) mod config;
+pub mod config_command;
 mod context;
 mod expiry;
 pub(crate) mod finalize;
@@ -21,14 +22,19 @@ mod kubelet_files;
 pub(crate) mod manifests;
 pub(crate) mod mark;
 mod objects;
+mod output;
 mod patches;
 mod phases;
 pub(crate) mod preflight;
+mod random;
+mod requests;
 mod select;
 mod static_pods;
 pub mod tokens;
 pub(crate) mod upload;
+pub mod user_command;
 pub(crate) mod wait;
+mod words;
 
 pub use phases::{check, is_check, run, selects};
 

@@ -7,6 +7,7 @@
 mod compose;
 mod events;
 mod scalar;
+pub(crate) mod text;
 
 use std::borrow::Cow;
 

@@ -31,7 +31,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// In the order of their starts.
 const ALL: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
-const VERSION: &str = "v1.36.2";
+pub const VERSION: &str = "v1.36.2";
 const ETCD: &str = "http://127.0.0.1:2379";
 /// Requests of nodes, once each when they have been answered.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
@@ -47,9 +47,20 @@ pub struct Options<'a> {
     pub controller_manager: &'a [&'a str],
 }
 
+/// A program of `KUBE_BIN`; etcd may also be elsewhere.
+pub fn program(name: &str) -> PathBuf {
+    let programs = std::env::var_os("KUBE_BIN")
+        .expect("KUBE_BIN names the directory of kube-apiserver and its companions: docs/contributing.md");
+    let found = Path::new(&programs).join(name);
+    match std::env::var_os("KUBE_ETCD") {
+        Some(etcd) if name == "etcd" => etcd.into(),
+        _ if name == "etcd" && !found.exists() => "etcd".into(),
+        _ => found,
+    }
+}
+
 /// etcd, kube-apiserver, kube-controller-manager and kube-scheduler, which end with the value.
 pub struct ControlPlane {
-    programs: PathBuf,
     directory: PathBuf,
     more: BTreeMap<&'static str, Vec<String>>,
     processes: BTreeMap<&'static str, Child>,
@@ -59,9 +70,6 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts one with its files below `directory`; the calling thread is in its network from then on.
     pub fn start(directory: &Path, options: &Options<'_>) -> Self {
-        let programs = PathBuf::from(std::env::var_os("KUBE_BIN").expect(
-            "KUBE_BIN names the directory of kube-apiserver and its companions: docs/contributing.md",
-        ));
         let directory = directory.join("control-plane");
         for name in ["log", "etcd"] {
             fs::create_dir_all(directory.join(name)).expect("make a directory");
@@ -71,8 +79,7 @@ impl ControlPlane {
             ("kube-apiserver", owned(options.apiserver)),
             ("kube-controller-manager", owned(options.controller_manager)),
         ]);
-        let mut this =
-            Self { programs, directory, more, processes: BTreeMap::new(), was_away: Cell::new(false) };
+        let mut this = Self { directory, more, processes: BTreeMap::new(), was_away: Cell::new(false) };
         make_network();
         this.make_files();
         this.start_all();
@@ -95,16 +102,6 @@ impl ControlPlane {
         self.directory.join("conf").join(format!("{name}.conf")).display().to_string()
     }
 
-    /// A program of `KUBE_BIN`; etcd may also be elsewhere.
-    pub fn program(&self, name: &str) -> PathBuf {
-        let found = self.programs.join(name);
-        match std::env::var_os("KUBE_ETCD") {
-            Some(etcd) if name == "etcd" => etcd.into(),
-            _ if name == "etcd" && !found.exists() => "etcd".into(),
-            _ => found,
-        }
-    }
-
     /// A kubeconfig with the bootstrap token, as kubeadm writes it for a node that joins.
     pub fn bootstrap_kubeconfig(&self) -> String {
         let authority = fs::read(self.pki("ca.crt")).expect("read the authority");
@@ -124,7 +121,7 @@ impl ControlPlane {
 
     /// kubectl as an administrator, not started.
     pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.program("kubectl"));
+        let mut command = Command::new(program("kubectl"));
         command.args(["--kubeconfig", &self.conf("super-admin")]).args(arguments);
         command.env("HOME", &self.directory).stdin(Stdio::null());
         command
@@ -180,7 +177,7 @@ impl ControlPlane {
     pub fn start_program(&mut self, name: &'static str) {
         let log = self.directory.join("log").join(name);
         let log = File::options().create(true).append(true).open(log).expect("open a log");
-        let mut command = Command::new(self.program(name));
+        let mut command = Command::new(program(name));
         command.args(self.flags(name)).args(self.more.get(name).into_iter().flatten());
         // What busybox's TLS needs of a server, for programs in pods.
         command.env("GODEBUG", "tlssha1=1,tlsrsakex=1");
@@ -313,7 +310,7 @@ impl ControlPlane {
 
     /// Runs a phase of `kubeadm init`.
     pub fn kubeadm(&self, phase: &[&str]) {
-        let mut command = Command::new(self.program("kubeadm"));
+        let mut command = Command::new(program("kubeadm"));
         command.args(["init", "phase"]).args(phase).arg("--config").arg(self.directory.join("kubeadm.yaml"));
         said(command.stdin(Stdio::null())).unwrap_or_else(|error| panic!("{error}"));
     }

@@ -1,18 +1,22 @@
-//! A machine that joins a cluster: its own `/etc`, `/var` and `/run`, a service manager of a few lines, and the programs of
-//! the packages. It is the test's thread, in namespaces that end with it.
+//! A machine that joins a cluster or becomes one: its own `/etc`, `/var` and `/run`, a service manager of a few lines, and the
+//! programs of the packages. It is the test's thread, in namespaces that end with it.
 
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::control_plane::{ControlPlane, Options, PATIENCE, SERVER, TOKEN, said};
+use super::control_plane::{ControlPlane, Options, PATIENCE, SERVER, TOKEN, program, said};
 use crate::support::agent::{binary, cgroup_root};
 use crate::support::embedded::Embedded;
+use crate::support::scratch::{is_gone, unmount_below};
 use crate::support::wait::{pause, wait_for};
 
 /// Its name, which becomes the node's.
@@ -26,22 +30,55 @@ const UNITS: [(&str, &str); 4] = [
     ("agent-cri.service", include_str!("../../packaging/kubelet/agent-cri.service")),
 ];
 
-pub struct Machine {
-    pub plane: ControlPlane,
+/// The machine.
+pub struct Host {
     runtime: Embedded,
 }
 
+/// A machine beside a control plane.
+pub struct Machine {
+    // Before the host: what runs in its directories is gone first.
+    pub plane: ControlPlane,
+    host: Host,
+}
+
+impl Deref for Machine {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
+
 impl Machine {
-    /// One beside a control plane, with the agent installed and not set up.
+    /// With the agent installed and not set up.
     pub fn new() -> Self {
         let runtime = Embedded::new();
         let plane = ControlPlane::start(runtime.scratch().path(), &Options::default());
-        let this = Self { plane, runtime };
+        Self { plane, host: Host::of(runtime) }
+    }
+
+    /// `agent join` or `kubeadm join`, with the line that kubeadm prints.
+    pub fn join(&self, program: &str, more: &[&str]) -> Result<String, String> {
+        let hash = "openssl x509 -pubkey -noout -in \"$0\" | openssl pkey -pubin -outform DER | sha256sum";
+        let hash = said(Command::new("sh").args(["-c", hash, &self.plane.pki("ca.crt")]))?;
+        let pin = format!("sha256:{}", hash.split(' ').next().unwrap_or_default());
+        let line = ["join", SERVER, "--token", TOKEN, "--discovery-token-ca-cert-hash", &pin];
+        self.run(program, &[&line, more].concat())
+    }
+}
+
+impl Host {
+    /// One with the agent installed and not set up. The thread is in a network of its own already.
+    pub fn of(runtime: Embedded) -> Self {
+        let this = Self { runtime };
         this.make_namespaces();
         let bin = this.path("bin");
         symlink(binary(), bin.join("agent")).expect("install the agent");
         symlink(binary(), bin.join("kubelet")).expect("install the agent as the kubelet");
-        symlink(this.plane.program("kubeadm"), bin.join("kubeadm")).expect("install kubeadm");
+        for name in ["kubeadm", "kubectl"] {
+            symlink(program(name), bin.join(name)).expect("install a program of Kubernetes");
+        }
         write(&bin.join("systemctl"), SYSTEMCTL);
         said(Command::new("chmod").arg("+x").arg(bin.join("systemctl"))).expect("make it a program");
         let bin = bin.display().to_string();
@@ -63,7 +100,8 @@ impl Machine {
         this
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A file of the test beside those of the machine.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.runtime.scratch().path().join(name)
     }
 
@@ -111,15 +149,6 @@ impl Machine {
         said(&mut self.command(program, arguments))
     }
 
-    /// `agent join` or `kubeadm join`, with the line that kubeadm prints.
-    pub fn join(&self, program: &str, more: &[&str]) -> Result<String, String> {
-        let hash = "openssl x509 -pubkey -noout -in \"$0\" | openssl pkey -pubin -outform DER | sha256sum";
-        let hash = said(Command::new("sh").args(["-c", hash, &self.plane.pki("ca.crt")]))?;
-        let pin = format!("sha256:{}", hash.split(' ').next().unwrap_or_default());
-        let line = ["join", SERVER, "--token", TOKEN, "--discovery-token-ca-cert-hash", &pin];
-        self.run(program, &[&line, more].concat())
-    }
-
     /// What the agent said as a service.
     pub fn log(&self, service: &str) -> String {
         fs::read_to_string(self.path("systemd").join(format!("{service}.log"))).unwrap_or_default()
@@ -137,6 +166,25 @@ impl Machine {
         instances.filter_map(|it| Some((it.pod, it.pid?))).collect()
     }
 
+    /// Ends every process of the agent and of its pods at once, and forgets what was in memory.
+    pub fn cut_power(&self) {
+        let agent = fs::read_to_string(self.path("systemd/agent.pid")).expect("the agent's process");
+        let mut processes: Vec<i32> = vec![agent.trim().parse().expect("a process")];
+        let pids = self.runtime.instances().into_iter().filter_map(|it| it.pid);
+        // Monitors first, which would note the ends of the others.
+        processes.extend(pids.filter_map(|pid| i32::try_from(pid).ok()));
+        for pid in &processes {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        for pid in processes {
+            wait(&format!("the end of process {pid}"), || {
+                if is_gone(pid) { Ok(()) } else { Err(String::new()) }
+            });
+        }
+        unmount_below(&self.runtime.state_dir());
+        fs::remove_dir_all(self.runtime.state_dir()).expect("forget what ran");
+    }
+
     /// Waits until containers of exactly these pods run; returns the last one's process.
     pub fn wait_for_pods(&self, prefixes: &[&str]) -> u32 {
         wait(&format!("containers of {prefixes:?}"), || {
@@ -149,7 +197,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for Host {
     #[expect(clippy::print_stderr, reason = "the test runner shows it beside the failure")]
     fn drop(&mut self) {
         if std::thread::panicking() {

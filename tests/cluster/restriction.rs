@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::control_plane::program;
 use super::{Cluster, pod, spec};
 use crate::support::agent::NODE;
 
@@ -26,7 +27,7 @@ fn the_nodes_credentials_reach_only_what_is_the_nodes() {
 
     let conf = cluster.path("kubelet.conf").display().to_string();
     let as_node = |arguments: &[&str]| {
-        let mut command = std::process::Command::new(plane.program("kubectl"));
+        let mut command = std::process::Command::new(program("kubectl"));
         command.args(["--kubeconfig", &conf]).args(arguments).env("HOME", cluster.path(""));
         super::control_plane::said(&mut command)
     };

@@ -7,7 +7,7 @@ use std::process::Command;
 use edge_agent::codec::yaml::yaml_to_values;
 use serde_json::{Value, json};
 
-use super::control_plane::{ControlPlane, Options, said};
+use super::control_plane::{ControlPlane, Options, program, said};
 use crate::support::agent::binary;
 use crate::support::scratch::Scratch;
 
@@ -123,7 +123,7 @@ fn objects_of_a_cluster_are_those_of_kubeadm() {
         line.starts_with("agent join ") && line.contains(" --discovery-token-ca-cert-hash sha256:"),
         "{line}"
     );
-    let kubeadm = |words: &[&str]| said(Command::new(plane.program("kubeadm")).args(words).args(kubeconfig));
+    let kubeadm = |words: &[&str]| said(Command::new(program("kubeadm")).args(words).args(kubeconfig));
     let listed = kubeadm(&["token", "list"]).unwrap_or_else(|error| panic!("{error}"));
     let own = agent(&["token", "list", "--kubeconfig", &conf]);
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -151,7 +151,7 @@ fn certificates_that_kubeadm_made_are_renewed() {
             .unwrap_or_else(|error| panic!("{error}"));
     }
     // The server accepts the administrator's new certificate.
-    let who = said(Command::new(plane.program("kubectl")).args([
+    let who = said(Command::new(program("kubectl")).args([
         "--kubeconfig",
         &plane.conf("super-admin"),
         "auth",

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::control_plane::{Options, said};
+use super::control_plane::{Options, program, said};
 use super::{Cluster, container, pod, spec};
 use crate::support::agent::NODE;
 
@@ -44,7 +44,7 @@ fn kubectl_reads_logs_enters_copies_and_forwards() {
     plane.wait("the program that is attached to answer", || {
         // It goes on after its input has ended, so kubectl is stopped from outside.
         let mut command = Command::new("timeout");
-        command.arg("5").arg(plane.program("kubectl")).args(["--kubeconfig", &plane.conf("super-admin")]);
+        command.arg("5").arg(program("kubectl")).args(["--kubeconfig", &plane.conf("super-admin")]);
         let attach = command.args(["attach", "-i", "listener"]).stdin(File::open(&sent).expect("open"));
         let text = String::from_utf8_lossy(&attach.output().expect("run kubectl").stdout).into_owned();
         if text.contains("got word\n") && text.contains("got end\n") { Ok(()) } else { Err(text) }

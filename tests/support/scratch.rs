@@ -236,7 +236,7 @@ pub fn unmount_below(root: &Path) {
 
 /// Mount points under `root`, innermost first.
 fn mounts_below(root: &Path) -> Vec<PathBuf> {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let text = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
     let mut mounts: Vec<PathBuf> = text
         .lines()
         .filter_map(|line| line.split(' ').nth(4))

@@ -24,7 +24,7 @@ pub const BANNED_IN_PURE: &[(&str, &str)] = &[
 /// External crates with a home: only these modules (and what is below them) may name them.
 pub const HOMES: &[(&str, &[&str])] = &[
     ("env_logger", &["platform::logging"]),
-    ("flate2", &["runtime::embedded::images", "serve::streaming", "model::api::schema"]),
+    ("flate2", &["codec::packed", "runtime::embedded::images", "serve::streaming"]),
     (
         "http_body_util",
         &[
@@ -68,10 +68,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "serve::cri",
         ],
     ),
-    (
-        "lexopt",
-        &["agent::config", "cmd::cli", "cmd::control_plane::args", "cmd::init", "cmd::upgrade", "main"],
-    ),
+    ("lexopt", &["agent::config", "cmd::cli", "cmd::control_plane", "cmd::init", "cmd::upgrade", "main"]),
     ("minisign_verify", &["codec::signature"]),
     ("nix", &["platform::sys"]),
     (
@@ -95,13 +92,14 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "runtime::embedded::registry::signature",
             "cluster::discovery",
             "cluster::pki",
+            "cmd::control_plane",
         ],
     ),
     (
         "percent_encoding",
         &["platform::grpc", "platform::http", "pod::handler", "serve::server", "serve::localapi", "cmd::cli"],
     ),
-    ("rcgen", &["serve::server::pki", "cluster::pki", "cmd::control_plane::certs"]),
+    ("rcgen", &["serve::server::pki", "cluster::pki", "agent::control_plane"]),
     ("rusqlite", &["store"]),
     ("rustls", &["platform::http", "pod::handler", "serve::server"]),
     ("granit_parser", &["codec::yaml"]),

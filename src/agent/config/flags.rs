@@ -212,6 +212,9 @@ flags! {
         "time during which the pods of a replaced cluster keep running before its answers are believed; 0 disables");
     agent link_profile: String = ("link-profile", Text, "",
         "\"metered\": fewer and later messages to the API server");
+    agent control_plane_cert_validity_period: GoDuration = ("control-plane-cert-validity-period", Duration, "8760h",
+        "how long certificates of a control plane on this node are valid that the agent renews in place when less than 30 \
+         percent of their life is left, at least 1h; 0: it renews none");
     agent offline_max_age: GoDuration = ("offline-max-age", Duration, "0s",
         "end pods of StatefulSets when the API server has not answered for this long; 0 disables");
     agent manifest_url_ca_file: Option<PathBuf> = ("manifest-url-ca-file", Text, "",

@@ -18,6 +18,8 @@ Usage:
   agent [flags]                     run the agent
   agent --runonce [flags]           start the pods once, wait for them, and exit leaving them running
   agent config [--explain] [flags]  print the resolved configuration; --explain shows the origin of each setting
+  agent config print|validate|migrate|images
+                                    configuration documents and images of a control plane
   agent cri [flags]                 serve the embedded runtime over CRI; --listen (unix:///run/agent/cri.sock) and
                                     --stream-address (127.0.0.1:0) set its addresses
   agent version                     print the version
@@ -53,7 +55,10 @@ pub(crate) const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("restart", "restart the containers of a pod"),
     ("stop", "stop a pod of the node's API and print its manifest"),
     ("image", "manage images of the embedded runtime: list, pull, import, remove"),
-    ("kubeconfig", "generate a client certificate and print a kubeconfig with it"),
+    (
+        "kubeconfig",
+        "generate a client certificate and print a kubeconfig with it; \"user\": for a control plane",
+    ),
     ("completion", "print a shell completion script for bash, zsh or fish"),
 ];
 

@@ -24,6 +24,7 @@ use crate::model::ordered::Ordered as _;
 const LEAST_LOG_RAM: u64 = 1 << 20;
 /// Registries would refuse a node that asks more often.
 const LEAST_IMAGE_UPDATE_INTERVAL: Duration = Duration::from_secs(10);
+const LEAST_CERT_VALIDITY_PERIOD: Duration = Duration::from_secs(3600);
 
 /// The given or the default value of a flag that is not a field.
 fn value(args: &Args, name: &str) -> Value {
@@ -92,6 +93,10 @@ fn check_own(args: &Args, flags: &AgentFlags, run_once: bool) -> Result<(), Conf
     let interval = &flags.image_update_interval;
     if interval.is_negative() || !interval.is_zero() && interval.to_std() < LEAST_IMAGE_UPDATE_INTERVAL {
         return Err(bad_flag("--image-update-interval", "must be at least 10s; 0 disables"));
+    }
+    let period = &flags.control_plane_cert_validity_period;
+    if period.is_negative() || !period.is_zero() && period.to_std() < LEAST_CERT_VALIDITY_PERIOD {
+        return Err(bad_flag("--control-plane-cert-validity-period", "must be at least 1h; 0 disables"));
     }
     let kinds = text("unacted-kinds");
     if !matches!(kinds.as_str(), "keep" | "refuse") {

@@ -2,13 +2,15 @@
 //!
 //! Owns the wiring; decides nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use crate::agent::config::Resolved;
+use crate::agent::control_plane::keeper::CertificateKeeper;
+use crate::agent::control_plane::renewal::Directories;
 use crate::agent::kubelet::local_node::VolumesInUse;
 use crate::agent::kubelet::report::LoopView;
 use crate::cluster::accounts::Accounts;
@@ -42,6 +44,7 @@ use crate::pod::status::StatusManager;
 use crate::pod::workers::{PodPressure, PodWorkers};
 use crate::runtime::Runtime;
 use crate::serve::server::RELEASE;
+use crate::serve::server::node::SharedNode;
 use crate::serve::server::pki::FLOOR;
 use crate::store::{ClusterKey, LEFT, Loaded, StoreHandle};
 
@@ -232,6 +235,31 @@ fn config(resolved: &Resolved) -> ClusterConfig {
         serving: kubelet.server_tls_bootstrap.then(|| flags.cert_dir.clone()),
         is_metered: false,
     }
+}
+
+/// On a control plane, its certificates are renewed in time. kubeadm's configuration of the kubelet says where they are.
+pub(super) fn keep_control_plane<R>(resolved: &Resolved, parts: &JoinedParts<'_, R>, node: &SharedNode) {
+    let (kubelet, flags) = (&resolved.kubelet, &resolved.flags);
+    let directory = |file: &str| Path::new(file).parent().map(Path::to_owned);
+    let period = flags.control_plane_cert_validity_period;
+    let (Some(certs), Some(confs), false) = (
+        directory(&kubelet.authentication_x509_client_ca_file),
+        directory(&flags.kubeconfig),
+        period.is_zero() || kubelet.static_pod_path.is_empty(),
+    ) else {
+        return;
+    };
+    let node = Rc::clone(node);
+    let keeper = CertificateKeeper {
+        directories: Directories { certs, confs },
+        manifest: Path::new(&kubelet.static_pod_path).join("kube-apiserver.yaml"),
+        period,
+        clock: parts.clock.clone(),
+        events: parts.events.clone(),
+        statuses: Rc::clone(parts.statuses),
+        restart: Rc::new(move |pod, containers| node.restart(pod, containers)),
+    };
+    rt::spawn("control plane certificates", keeper.run());
 }
 
 /// Starts the cluster's tasks.

@@ -245,6 +245,7 @@ async fn run_with<R: SandboxStreams>(
             set_node: kubelet.workers.node_setter(),
             runtime: Rc::clone(&house.runtime),
         };
+        joined::keep_control_plane(resolved, &parts, &served.node);
         let cluster = joined::start(joined, parts);
         is_online = Rc::new(move || cluster.is_online());
     } else {

@@ -268,14 +268,7 @@ impl ControlPlaneOptions {
             FlagForm::Text => json!(given),
             FlagForm::Number => json!(given.parse::<u32>().map_err(|_| wrong("a number"))?),
             FlagForm::List => json!(list(given)),
-            FlagForm::Gates => pairs(given)
-                .map(|pair| {
-                    let (name, on) = pair?;
-                    Some((name, Value::Bool(on.parse().ok()?)))
-                })
-                .collect::<Option<serde_json::Map<_, _>>>()
-                .map(Value::Object)
-                .ok_or_else(|| wrong("a list of NAME=true or NAME=false"))?,
+            FlagForm::Gates => gates(given).ok_or_else(|| wrong("a list of NAME=true or NAME=false"))?,
             FlagForm::Arguments => pairs(given)
                 .map(|pair| pair.map(|(name, value)| json!({ "name": name, "value": value })))
                 .collect::<Option<Vec<_>>>()
@@ -296,6 +289,15 @@ impl ControlPlaneOptions {
 
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(|item| item.trim().to_owned()).filter(|item| !item.is_empty()).collect()
+}
+
+/// The value of `--feature-gates`.
+pub(super) fn gates(text: &str) -> Option<Value> {
+    let gate = |pair: Option<(String, String)>| {
+        let (name, on) = pair?;
+        Some((name, Value::Bool(on.parse().ok()?)))
+    };
+    pairs(text).map(gate).collect::<Option<serde_json::Map<_, _>>>().map(Value::Object)
 }
 
 fn pairs(text: &str) -> impl Iterator<Item = Option<(String, String)>> {

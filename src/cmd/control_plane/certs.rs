@@ -2,99 +2,29 @@
 //!
 //! Owns the files in `certificatesDir`.
 
-pub(crate) mod keys;
-pub(crate) mod sign;
-
 use std::net::IpAddr;
 use std::path::Path;
 
 use super::config::{ClusterConfig, Etcd, InitSettings, checks, path};
 use super::context::{Context, Visibility};
+pub(crate) use crate::agent::control_plane::certificates::{CERTS, CertSpec, Names};
+pub(crate) use crate::agent::control_plane::{keys, sign};
 use crate::cmd::init::InitError;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
 use crate::serve::server::pki::verify_chain;
 use sign::{Leaf, Signer, Terms};
 
-/// The directory of etcd's certificates below the others.
-pub(crate) const ETCD: &str = "etcd/";
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Names {
-    None,
-    ApiServer,
-    EtcdServer,
-    EtcdPeer,
-}
-
-/// A certificate. An authority has no signer.
-pub(crate) struct CertSpec {
-    /// The name of its phase.
-    pub phase: &'static str,
-    /// The file without its extension.
-    pub base: &'static str,
-    /// Empty: the node's name.
-    pub common_name: &'static str,
-    /// The file of its authority.
-    pub signer: &'static str,
-    pub is_server: bool,
-    pub is_client: bool,
-    pub names: Names,
-}
-
-const fn authority(phase: &'static str, base: &'static str, common_name: &'static str) -> CertSpec {
-    CertSpec { phase, base, common_name, signer: "", is_server: false, is_client: false, names: Names::None }
-}
-
-const fn client(
-    phase: &'static str,
-    base: &'static str,
-    common_name: &'static str,
-    signer: &'static str,
-) -> CertSpec {
-    CertSpec { phase, base, common_name, signer, is_server: false, is_client: true, names: Names::None }
-}
-
-const fn server(
-    (phase, base): (&'static str, &'static str),
-    common_name: &'static str,
-    signer: &'static str,
-    is_client: bool,
-    names: Names,
-) -> CertSpec {
-    CertSpec { phase, base, common_name, signer, is_server: true, is_client, names }
-}
-
-/// In the order in which they are made.
-pub(crate) const CERTS: [CertSpec; 10] = [
-    authority("ca", "ca", "kubernetes"),
-    server(("apiserver", "apiserver"), "kube-apiserver", "ca", false, Names::ApiServer),
-    client("apiserver-kubelet-client", "apiserver-kubelet-client", "kube-apiserver-kubelet-client", "ca"),
-    authority("front-proxy-ca", "front-proxy-ca", "front-proxy-ca"),
-    client("front-proxy-client", "front-proxy-client", "front-proxy-client", "front-proxy-ca"),
-    authority("etcd-ca", "etcd/ca", "etcd-ca"),
-    server(("etcd-server", "etcd/server"), "", "etcd/ca", true, Names::EtcdServer),
-    server(("etcd-peer", "etcd/peer"), "", "etcd/ca", true, Names::EtcdPeer),
-    client("etcd-healthcheck-client", "etcd/healthcheck-client", "kube-etcd-healthcheck-client", "etcd/ca"),
-    client("apiserver-etcd-client", "apiserver-etcd-client", "kube-apiserver-etcd-client", "etcd/ca"),
-];
-
-impl CertSpec {
-    fn is_of_etcd(&self) -> bool {
-        self.signer.starts_with(ETCD) || self.base.starts_with(ETCD)
-    }
-
-    /// What the certificate is for, on this node of this cluster.
-    pub(crate) fn leaf(&self, settings: &InitSettings) -> Leaf {
-        let node = settings.node.name.as_str();
-        let (names, addresses) = alternative_names(self.names, settings);
-        Leaf {
-            common_name: if self.common_name.is_empty() { node } else { self.common_name }.to_owned(),
-            organizations: Vec::new(),
-            is_server: self.is_server,
-            is_client: self.is_client,
-            names,
-            addresses,
-        }
+/// What a certificate is for, on this node of this cluster.
+pub(crate) fn leaf(spec: &CertSpec, settings: &InitSettings) -> Leaf {
+    let node = settings.node.name.as_str();
+    let (names, addresses) = alternative_names(spec.names, settings);
+    Leaf {
+        common_name: if spec.common_name.is_empty() { node } else { spec.common_name }.to_owned(),
+        organizations: Vec::new(),
+        is_server: spec.is_server,
+        is_client: spec.is_client,
+        names,
+        addresses,
     }
 }
 
@@ -216,7 +146,7 @@ fn make_leaf(context: &mut Context<'_, '_>, spec: &CertSpec) -> Result<(), InitE
         )));
     }
     refuse_leftover(context, base)?;
-    let leaf = spec.leaf(&context.settings);
+    let leaf = leaf(spec, &context.settings);
     let pair = authority.sign(&leaf, terms(&cluster, context)).map_err(InitError::ControlPlane)?;
     context.say(&format!("[certs] Generating {base:?} certificate and key\n"))?;
     if !leaf.names.is_empty() {

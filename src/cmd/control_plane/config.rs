@@ -3,6 +3,7 @@
 //! Pure: documents and facts of the host in, settings out. Owns the types, and the document that is uploaded.
 
 pub(crate) mod checks;
+pub(crate) mod complete;
 pub(crate) mod components;
 pub(crate) mod fields;
 pub(crate) mod read;

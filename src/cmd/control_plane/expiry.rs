@@ -4,16 +4,10 @@
 
 use serde_json::{Value, json};
 
+use super::output::Output;
 use super::tokens::record::human;
-use crate::cmd::cli::{columns, yaml};
+use crate::cmd::cli::columns;
 use crate::model::types::Timestamp;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    Text,
-    Json,
-    Yaml,
-}
 
 /// A certificate, or the place of one that is not there.
 pub(super) struct Found {
@@ -48,8 +42,8 @@ pub(super) fn long_name(name: &str) -> &'static str {
 }
 
 #[must_use]
-pub(super) fn report(leaves: &[Found], authorities: &[Found], form: Form, now: Timestamp) -> String {
-    if form == Form::Text {
+pub(super) fn report(leaves: &[Found], authorities: &[Found], form: Output, now: Timestamp) -> String {
+    if form == Output::Text {
         let leaves = table(leaves, true, now);
         return [leaves.as_str(), "\n", &table(authorities, false, now)].concat();
     }
@@ -58,10 +52,7 @@ pub(super) fn report(leaves: &[Found], authorities: &[Found], form: Form, now: T
         "apiVersion": "output.kubeadm.k8s.io/v1alpha3", "kind": "CertificateExpirationInfo",
         "certificates": list(leaves), "certificateAuthorities": list(authorities),
     });
-    match form {
-        Form::Json => [serde_json::to_string_pretty(&report).unwrap_or_default().as_str(), "\n"].concat(),
-        _ => yaml::to_string(&report),
-    }
+    form.documents(&[report])
 }
 
 fn table(found: &[Found], are_leaves: bool, now: Timestamp) -> String {
@@ -132,7 +123,7 @@ mod tests {
     fn the_report_is_kubeadms() {
         let leaves = [found("apiserver", Some(364)), found("admin.conf", None), found("etcd-peer", Some(0))];
         let authorities = [Found { authority: String::new(), ..found("ca", Some(3649)) }];
-        let text = report(&leaves, &authorities, Form::Text, NOW);
+        let text = report(&leaves, &authorities, Output::Text, NOW);
         let rows: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split("   ").map(str::trim).filter(|word| !word.is_empty()).collect())
@@ -142,11 +133,11 @@ mod tests {
         assert_eq!(rows[3][2], "<invalid>");
         assert_eq!(rows[5], ["CERTIFICATE AUTHORITY", "EXPIRES", "RESIDUAL TIME", "EXTERNALLY MANAGED"]);
         assert_eq!(rows[6][2..], ["9y", "no"]);
-        let json: Value = serde_json::from_str(&report(&leaves, &authorities, Form::Json, NOW)).unwrap();
+        let json: Value = serde_json::from_str(&report(&leaves, &authorities, Output::Json, NOW)).unwrap();
         assert_eq!(json["certificates"][0]["residualTime"], 364 * 86_400);
         assert_eq!(json["certificates"][1]["missing"], true);
         assert_eq!(json["certificateAuthorities"][0]["caName"], Value::Null);
-        assert!(report(&leaves, &authorities, Form::Yaml, NOW).contains("kind: CertificateExpirationInfo"));
+        assert!(report(&leaves, &authorities, Output::Yaml, NOW).contains("kind: CertificateExpirationInfo"));
     }
 
     #[test]

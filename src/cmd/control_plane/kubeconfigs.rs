@@ -4,9 +4,10 @@
 
 use serde_json::{Value, json};
 
-use super::certs::{self, sign::Leaf};
+use super::certs;
 use super::config::InitSettings;
 use super::context::{Context, Visibility};
+pub(crate) use crate::agent::control_plane::certificates::{CONFS, ConfSpec};
 use crate::cmd::cli::yaml;
 use crate::cmd::init::InitError;
 use crate::codec::base64;
@@ -14,51 +15,12 @@ use crate::codec::yaml::yaml_to_values;
 use crate::platform::x509::{CERTIFICATE, pem_blocks};
 use crate::serve::server::pki::Pair;
 
-pub(crate) struct ConfSpec {
-    /// The name of its phase, and of the file without `.conf`.
-    pub phase: &'static str,
-    /// `system:node:` is completed by the node's name.
-    pub user: &'static str,
-    pub group: &'static str,
-    /// Through the address of the whole cluster, instead of this node's.
-    pub is_for_cluster: bool,
-}
-
-const fn conf(
-    phase: &'static str,
-    user: &'static str,
-    group: &'static str,
-    is_for_cluster: bool,
-) -> ConfSpec {
-    ConfSpec { phase, user, group, is_for_cluster }
-}
-
-/// In the order in which they are made.
-pub(crate) const CONFS: [ConfSpec; 5] = [
-    conf("admin", "kubernetes-admin", "kubeadm:cluster-admins", true),
-    conf("super-admin", "kubernetes-super-admin", "system:masters", true),
-    conf("kubelet", "system:node:", "system:nodes", false),
-    conf("controller-manager", "system:kube-controller-manager", "", false),
-    conf("scheduler", "system:kube-scheduler", "", false),
-];
-
-impl ConfSpec {
-    pub(crate) fn file(&self) -> String {
-        format!("{}.conf", self.phase)
+/// The server that a kubeconfig names.
+pub(crate) fn server(spec: &ConfSpec, settings: &InitSettings) -> String {
+    if spec.is_for_cluster {
+        return settings.cluster.server(&settings.endpoint);
     }
-
-    pub(crate) fn leaf(&self, node: &str) -> Leaf {
-        let user = if self.user.ends_with(':') { [self.user, node].concat() } else { self.user.to_owned() };
-        let organizations = if self.group.is_empty() { Vec::new() } else { vec![self.group.to_owned()] };
-        Leaf { common_name: user, organizations, is_client: true, ..Leaf::default() }
-    }
-
-    pub(crate) fn server(&self, settings: &InitSettings) -> String {
-        if self.is_for_cluster {
-            return settings.cluster.server(&settings.endpoint);
-        }
-        settings.endpoint.url()
-    }
+    settings.endpoint.url()
 }
 
 /// A kubeconfig with embedded certificates, in kubeadm's form.
@@ -109,7 +71,7 @@ pub(super) fn run(context: &mut Context<'_, '_>, phase: &str) -> Result<(), Init
     let cluster = context.settings.cluster.clone();
     let leaf = spec.leaf(&context.settings.node.name);
     let pair = authority.sign(&leaf, certs::terms(&cluster, context)).map_err(InitError::ControlPlane)?;
-    let server = spec.server(&context.settings);
+    let server = server(spec, &context.settings);
     let made =
         document(&cluster.name, &server, &leaf.common_name, &authority.certificate, &certificate(&pair));
     context.say(&format!("[kubeconfig] Writing {name:?} kubeconfig file\n"))?;
@@ -147,7 +109,7 @@ fn check(context: &mut Context<'_, '_>, spec: &ConfSpec) -> Result<(), InitError
             expected.len()
         )));
     }
-    let server = spec.server(&context.settings);
+    let server = server(spec, &context.settings);
     let given = found["server"].as_str().unwrap_or_default().to_owned();
     if given != server {
         context.warn(&format!(

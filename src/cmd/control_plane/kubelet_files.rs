@@ -12,6 +12,7 @@ use super::patches;
 use crate::cmd::cli::yaml;
 use crate::cmd::init::{InitError, prepare_node, start_node};
 use crate::codec::yaml::yaml_to_values;
+use crate::model::duration::GoDuration;
 use crate::platform::sys::node;
 
 /// The configuration of the time before.
@@ -102,7 +103,14 @@ pub(super) fn start(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     if context.is_dry() {
         return context.say("[dryrun] Would start the kubelet\n");
     }
-    start_node(context.session, &flags)
+    start_node(context.session, &[flags, renewal(context.settings.cluster.validity)].concat())
+}
+
+/// The agent's own flag, which another kubelet does not have: certificates are renewed for as long as they were signed for.
+pub(crate) fn renewal(validity: GoDuration) -> Vec<String> {
+    let hours = validity.to_std().as_secs() / 3600;
+    let is_other = hours > 0 && hours != 8760;
+    is_other.then(|| format!("--control-plane-cert-validity-period={hours}h")).into_iter().collect()
 }
 
 /// Whether a configuration is of a node of a cluster: the authority of kubeadm's clusters is its clients'.

@@ -118,7 +118,7 @@ fn read(options: &ControlPlaneOptions, paths: &Paths) -> Result<(InitSettings, V
     settle(&documents, &host()?, paths).map_err(InitError::ControlPlane)
 }
 
-fn host() -> Result<HostFacts, InitError> {
+pub(super) fn host() -> Result<HostFacts, InitError> {
     let failed =
         |source| InitError::File { action: "read", path: PathBuf::from("/proc/sys/kernel/hostname"), source };
     Ok(HostFacts {

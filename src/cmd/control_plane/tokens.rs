@@ -4,7 +4,7 @@ pub mod command;
 pub(crate) mod record;
 
 use super::api::{Api, ApiPhaseError, Say};
-use super::{objects, upload};
+use super::{objects, random};
 use crate::cluster::client::transport::Transport;
 use record::Record;
 
@@ -12,7 +12,7 @@ use record::Record;
 pub(crate) fn random() -> Result<String, ApiPhaseError> {
     loop {
         let mut bytes = [0; 64];
-        upload::fill(&mut bytes)?;
+        random::fill(&mut bytes)?;
         if let Some(token) = record::from_random(&bytes) {
             return Ok(token);
         }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 
 use super::api::{Api, ApiPhaseError};
 use super::objects;
+use super::random::fill;
 use super::tokens::{self, record};
 use crate::cluster::client::transport::Transport;
 use crate::cmd::cli::yaml;
@@ -86,11 +86,6 @@ pub(crate) async fn certificates<T: Transport>(
         api.apply(object).await?;
     }
     Ok(())
-}
-
-pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), ApiPhaseError> {
-    let filled = SystemRandom::new().fill(bytes);
-    filled.map_err(|_| ApiPhaseError::Broken("the kernel gives no random bytes".to_owned()))
 }
 
 /// A new certificate key.

@@ -25,7 +25,7 @@ authentication-token-webhook-cache-ttl client-ca-file authorization-mode \
 authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl tls-cert-file \
 tls-private-key-file tls-min-version tls-cipher-suites rotate-certificates rotate-server-certificates registry-qps \
 registry-burst event-qps event-burst enable-debugging-handlers contention-profiling healthz-port \
-healthz-bind-address offline-max-age link-profile oom-score-adj cluster-domain cluster-dns volume-plugin-dir streaming-connection-idle-timeout \
+healthz-bind-address control-plane-cert-validity-period offline-max-age link-profile oom-score-adj cluster-domain cluster-dns volume-plugin-dir streaming-connection-idle-timeout \
 node-status-update-frequency node-status-max-images minimum-image-ttl-duration image-gc-high-threshold \
 image-gc-low-threshold volume-stats-agg-period feature-gates kubelet-cgroups system-cgroups cgroup-root provider-id \
 cgroups-per-qos cgroup-driver cpu-manager-policy cpu-manager-reconcile-period cpu-manager-policy-options \
@@ -133,6 +133,12 @@ fn commands_take_their_own_arguments() {
     }
     match parse_words(&["get", "pods"]) {
         Ok(Invocation::Client { command: "get", args }) => assert_eq!(words(&args), ["pods"]),
+        other => panic!("{other:?}"),
+    }
+    match parse_words(&["config", "images", "list", "-o", "json"]) {
+        Ok(Invocation::Client { command: "config", args }) => {
+            assert_eq!(words(&args), ["images", "list", "-o", "json"]);
+        }
         other => panic!("{other:?}"),
     }
     match parse_words(&["--v=3", "config", "--explain", "--port=77"]) {
@@ -273,6 +279,21 @@ fn image_updates_are_off_or_at_least_ten_seconds_apart() {
     for bad in ["--image-update-interval=9s", "--image-update-interval=-1h"] {
         let text = refusal(&[bad]);
         assert!(text.contains("--image-update-interval: must be at least 10s; 0 disables"), "{text}");
+    }
+}
+
+#[test]
+fn certificates_are_renewed_for_an_hour_or_longer() {
+    let period = |given: &[&str]| resolved(given).flags.control_plane_cert_validity_period.to_std().as_secs();
+    assert_eq!(period(&[]), 365 * 24 * 3600);
+    assert_eq!(period(&["--control-plane-cert-validity-period=1h"]), 3600);
+    assert_eq!(period(&["--control-plane-cert-validity-period=0"]), 0);
+    for bad in ["--control-plane-cert-validity-period=59m", "--control-plane-cert-validity-period=-1h"] {
+        let text = refusal(&[bad]);
+        assert!(
+            text.contains("--control-plane-cert-validity-period: must be at least 1h; 0 disables"),
+            "{text}"
+        );
     }
 }
 

@@ -1,5 +1,9 @@
+use std::fs;
+
 use super::*;
-use crate::cmd::control_plane::kubeconfigs::document;
+use crate::agent::control_plane::sign::{Leaf, Signer};
+use crate::cmd::cli::yaml;
+use crate::cmd::control_plane::kubeconfigs::{certificate, document};
 use crate::model::types::Timestamp;
 use crate::platform::testing::TempDir;
 
@@ -10,8 +14,7 @@ const DAY: u64 = 86_400;
 fn machine() -> (TempDir, CertsOptions) {
     let directory = TempDir::new();
     let options = CertsOptions {
-        cert_dir: directory.path().to_owned(),
-        conf_dir: directory.path().to_owned(),
+        directories: Directories { certs: directory.path().to_owned(), confs: directory.path().to_owned() },
         ..parse(&[]).unwrap()
     };
     let terms = Terms { algorithm: "ECDSA-P256", validity: GoDuration::from_secs(3600), now: NOW };
@@ -45,8 +48,8 @@ fn run_command(options: &CertsOptions, words: &[&str]) -> (Result<(), InitError>
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let options = CertsOptions {
         words: words.iter().map(|word| (*word).to_owned()).collect(),
-        cert_dir: options.cert_dir.clone(),
-        conf_dir: options.conf_dir.clone(),
+        directories: options.directories.clone(),
+        config: options.config.clone(),
         ..*options
     };
     let environment = Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
@@ -71,7 +74,7 @@ fn renewed_certificates_are_the_same_for_another_year() {
     let left = x509::not_after(&der).unwrap().saturating_since(NOW).as_secs();
     assert!(left.abs_diff(365 * DAY) < 600, "{left}");
     let admin = Place::all().into_iter().find(|(name, _)| name == "admin.conf").unwrap().1;
-    let der = pem_blocks(&admin.certificate(&options).unwrap().unwrap(), CERTIFICATE).remove(0);
+    let der = pem_blocks(&admin.certificate(&options.directories).unwrap().unwrap(), CERTIFICATE).remove(0);
     let subject = x509::subject(&der).unwrap();
     assert_eq!(subject.common_name, "kubernetes-admin");
     assert_eq!(subject.organizations, ["kubeadm:cluster-admins"]);

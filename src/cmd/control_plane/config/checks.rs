@@ -99,7 +99,11 @@ pub(super) fn check(settings: &InitSettings, warnings: &mut Vec<String>) -> Resu
             cluster.validity, cluster.ca_validity
         ));
     }
-    match found.0.as_slice() {
+    listed(&found.0)
+}
+
+pub(super) fn listed(complaints: &[String]) -> Result<(), String> {
+    match complaints {
         [] => Ok(()),
         [one] => Err(one.clone()),
         several => Err(format!("[{}]", several.join(", "))),

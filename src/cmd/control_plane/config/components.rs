@@ -91,7 +91,7 @@ pub(super) fn kube_proxy(
 }
 
 /// Adds the members of `base` that are missing.
-fn under(value: &mut Value, base: &Value) {
+pub(super) fn under(value: &mut Value, base: &Value) {
     let (Value::Object(members), Value::Object(base)) = (value, base) else { return };
     for (name, default) in base {
         under(members.entry(name.as_str()).or_insert_with(|| default.clone()), default);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::model::duration::GoDuration;
 
 /// Objects by their path, `[]` for the items of a list, each with its fields. An object that is not listed may have any.
-const FIELDS: [(&str, &str); 27] = [
+const FIELDS: [(&str, &str); 33] = [
     (
         "InitConfiguration",
         "apiVersion kind bootstrapTokens dryRun nodeRegistration localAPIEndpoint certificateKey skipPhases patches timeouts",
@@ -22,11 +22,31 @@ const FIELDS: [(&str, &str); 27] = [
         "JoinConfiguration",
         "apiVersion kind dryRun nodeRegistration caCertPath discovery controlPlane skipPhases patches timeouts",
     ),
+    (
+        "ResetConfiguration",
+        "apiVersion kind cleanupTmpDir certificatesDir criSocket dryRun force ignorePreflightErrors skipPhases unmountFlags \
+         timeouts",
+    ),
+    ("UpgradeConfiguration", "apiVersion kind apply diff node plan timeouts"),
+    (
+        "UpgradeConfiguration.apply",
+        "kubernetesVersion allowExperimentalUpgrades allowRCUpgrades certificateRenewal dryRun etcdUpgrade forceUpgrade \
+         ignorePreflightErrors patches printConfig skipPhases imagePullPolicy imagePullSerial",
+    ),
+    ("UpgradeConfiguration.diff", "kubernetesVersion diffContextLines contextLines"),
+    (
+        "UpgradeConfiguration.node",
+        "certificateRenewal dryRun etcdUpgrade ignorePreflightErrors skipPhases patches imagePullPolicy imagePullSerial",
+    ),
+    (
+        "UpgradeConfiguration.plan",
+        "kubernetesVersion allowExperimentalUpgrades allowRCUpgrades dryRun etcdUpgrade ignorePreflightErrors printConfig",
+    ),
     ("InitConfiguration.bootstrapTokens[]", "token description ttl expires usages groups"),
     ("InitConfiguration.localAPIEndpoint", "advertiseAddress bindPort"),
     ("JoinConfiguration.controlPlane", "localAPIEndpoint certificateKey"),
     ("JoinConfiguration.controlPlane.localAPIEndpoint", "advertiseAddress bindPort"),
-    ("JoinConfiguration.discovery", "bootstrapToken file tlsBootstrapToken"),
+    ("JoinConfiguration.discovery", "bootstrapToken file tlsBootstrapToken timeout"),
     (
         "JoinConfiguration.discovery.bootstrapToken",
         "token apiServerEndpoint caCertHashes unsafeSkipCAVerification",

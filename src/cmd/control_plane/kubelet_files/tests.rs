@@ -55,3 +55,11 @@ fn a_configuration_of_a_cluster_is_recognised() {
         assert!(!is_cluster_node(text), "{text}");
     }
 }
+
+#[test]
+fn another_life_of_certificates_is_for_their_renewal_too() {
+    let flags = |hours: i64| renewal(GoDuration::from_secs(hours * 3600));
+    assert!(flags(8760).is_empty());
+    assert_eq!(flags(100), ["--control-plane-cert-validity-period=100h"]);
+    assert!(renewal(GoDuration::from_secs(600)).is_empty(), "the agent renews for an hour or longer");
+}

@@ -10,12 +10,13 @@ use tokio::time::Instant;
 use super::super::api::{self, Api, ApiPhaseError};
 use super::super::api_phases::{authorities_of, entry_of};
 use super::super::join_command::Join;
+use super::super::output::Output;
 use super::record::{self, Record};
 use super::{random, split};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::Transport;
 use crate::cluster::discovery::jws;
-use crate::cmd::cli::{Environment, yaml};
+use crate::cmd::cli::Environment;
 use crate::cmd::init::args::{UsageError, text};
 use crate::cmd::init::{InitError, InitSession, finish};
 use crate::model::duration::GoDuration;
@@ -49,13 +50,6 @@ Exit status: 0 on success, 1 on failure, 2 for bad usage.
 /// For one command at a server that runs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Text,
-    Json,
-    Yaml,
-}
-
 struct TokenOptions {
     words: Vec<String>,
     kubeconfig: Option<PathBuf>,
@@ -65,7 +59,7 @@ struct TokenOptions {
     usages: Vec<String>,
     ttl: Duration,
     prints_command: bool,
-    form: Form,
+    form: Output,
     dry_run: bool,
     help: bool,
 }
@@ -84,7 +78,7 @@ fn parse(arguments: &[String]) -> Result<TokenOptions, UsageError> {
         usages: record::USAGES.map(str::to_owned).to_vec(),
         ttl: Duration::from_secs(24 * 3600),
         prints_command: false,
-        form: Form::Text,
+        form: Output::Text,
         dry_run: false,
         help: false,
     };
@@ -105,15 +99,7 @@ fn parse(arguments: &[String]) -> Result<TokenOptions, UsageError> {
             Arg::Long("print-join-command") => options.prints_command = true,
             Arg::Long("dry-run") => options.dry_run = true,
             Arg::Short('o') | Arg::Long("output") => {
-                options.form = match text(&mut parser)?.as_str() {
-                    "text" => Form::Text,
-                    "json" => Form::Json,
-                    "yaml" => Form::Yaml,
-                    other => {
-                        let message = format!("unknown output format {other:?}: use one of text, json, yaml");
-                        return Err(UsageError::Option(message));
-                    }
-                }
+                options.form = Output::parse(&text(&mut parser)?)?;
             }
             Arg::Short('h') | Arg::Long("help") => options.help = true,
             Arg::Value(word) => options.words.push(word.to_string_lossy().into_owned()),
@@ -216,20 +202,16 @@ async fn create<T: Transport>(api: &Api<'_, T>, record: &Record) -> Result<(), A
     Err(ApiPhaseError::Broken(format!("a token with id {:?} already exists", record.id)))
 }
 
-async fn show<T: Transport>(api: &Api<'_, T>, form: Form, now: Timestamp) -> Result<(), ApiPhaseError> {
+async fn show<T: Transport>(api: &Api<'_, T>, form: Output, now: Timestamp) -> Result<(), ApiPhaseError> {
     let of = ResourcePath::namespaced("", "secrets", "kube-system", "");
     let secrets = api.list(&of, "type=bootstrap.kubernetes.io/token").await?;
     // Others are no tokens, whatever their type says: the token cleaner's business.
     let records: Vec<_> = secrets.iter().filter_map(|secret| Record::from_secret(secret).ok()).collect();
-    match form {
-        Form::Text => (api.say)(&record::table(&records, now)),
-        Form::Json => records.iter().for_each(|record| {
-            (api.say)(&format!("{}\n", serde_json::to_string_pretty(&record.shown()).unwrap_or_default()));
-        }),
-        Form::Yaml => {
-            let texts: Vec<_> = records.iter().map(|record| yaml::to_string(&record.shown())).collect();
-            (api.say)(&texts.join("---\n"));
-        }
+    if form == Output::Text {
+        (api.say)(&record::table(&records, now));
+    } else {
+        let shown: Vec<_> = records.iter().map(Record::shown).collect();
+        (api.say)(&form.documents(&shown));
     }
     Ok(())
 }

@@ -209,7 +209,8 @@ pub(super) fn forwarding(facts: &MachineFacts, wanted: &Purpose) -> Vec<Prefligh
         };
         let needs = &wanted.needs;
         let is_used = needs.cidrs.iter().chain([&needs.host]).any(is_of_family);
-        if !is_used && !(wanted.is_alone() && is_ipv4) {
+        let is_needed = is_used || wanted.is_alone() && is_ipv4;
+        if !is_needed {
             continue;
         }
         let name = path_name("FileContent", Path::new(path));

@@ -36,11 +36,11 @@ async fn tokens_are_created_once_listed_and_deleted() {
     create(&api, &record).await.unwrap();
     let why = create(&api, &record).await.unwrap_err().to_string();
     assert_eq!(why, "a token with id \"abcdef\" already exists");
-    show(&api, Form::Text, NOW).await.unwrap();
+    show(&api, Output::Text, NOW).await.unwrap();
     let text = said.take();
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.contains("abcdef.0123456789abcdef   <forever>"), "{text}");
-    for form in [Form::Json, Form::Yaml] {
+    for form in [Output::Json, Output::Yaml] {
         show(&api, form, NOW).await.unwrap();
         assert!(said.take().contains("BootstrapToken"));
     }

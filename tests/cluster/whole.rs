@@ -1,0 +1,193 @@
+//! `agent init --control-plane` from an empty machine to a cluster that runs pods.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nix::unistd::gettid;
+use serde_json::{Value, json};
+
+use super::control_plane::{ADDRESS, VERSION, make_network, said};
+use super::machine::{Host, NAME, wait};
+use super::{condition, container, images};
+use crate::support::embedded::Embedded;
+
+/// What is found wrong with the machine that tests run on.
+const MACHINE_FACTS: &str = "--ignore-preflight-errors=SystemVerification,NumCPU,Mem,Swap";
+const STATIC_PODS: [&str; 4] = ["etcd-", "kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"];
+const ADMIN: &str = "--kubeconfig=/etc/kubernetes/admin.conf";
+
+/// A machine with the images of a control plane; the calling thread is in its network.
+pub fn host() -> Host {
+    let runtime = Embedded::new();
+    make_network();
+    let host = Host::of(runtime);
+    images::offer(&host.path("images"), &host.path(""));
+    host
+}
+
+fn init(host: &Host) -> String {
+    init_with(host, "")
+}
+
+/// With more lines of the ClusterConfiguration.
+pub fn init_with(host: &Host, lines: &str) -> String {
+    let config = format!(
+        "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nlocalAPIEndpoint: {{advertiseAddress: {ADDRESS}}}\n\
+         nodeRegistration: {{taints: []}}\n---\n\
+         apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: {VERSION}\n\
+         networking: {{podSubnet: 10.244.0.0/16}}\n{lines}"
+    );
+    let file = host.path("init.yaml").display().to_string();
+    fs::write(&file, config).expect("write the configuration");
+    let words = ["init", "--control-plane", "--config", &file, MACHINE_FACTS, "--timeout=3m"];
+    host.run("agent", &words).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub fn kubectl(host: &Host, words: &[&str]) -> Result<String, String> {
+    host.run("kubectl", &[&[ADMIN], words].concat())
+}
+
+pub fn get(host: &Host, path: &str) -> Result<Value, String> {
+    let text = kubectl(host, &["get", "--raw", path])?;
+    serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
+}
+
+pub fn wait_until_ready(host: &Host, name: &str) -> Value {
+    wait(&format!("node {name} to be ready"), || {
+        let node = get(host, &format!("/api/v1/nodes/{name}"))?;
+        if condition(&node, "Ready") == "True" { Ok(node) } else { Err(node["status"].to_string()) }
+    })
+}
+
+/// Two pods that the scheduler places.
+pub fn deploy(host: &Host, name: &str, replicas: u32) {
+    let labels = json!({ "app": name });
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name, "namespace": "default" },
+        "spec": { "replicas": replicas, "selector": { "matchLabels": labels }, "template": {
+            "metadata": { "labels": labels },
+            "spec": { "terminationGracePeriodSeconds": 1, "containers": [container("sleep 1000")] },
+        } },
+    });
+    let file = host.path("deployment.json").display().to_string();
+    fs::write(&file, deployment.to_string()).expect("write the object");
+    kubectl(host, &["apply", "-f", &file]).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Waits until so many pods of a Deployment are available; the nodes where they run.
+pub fn wait_for_pods(host: &Host, name: &str, count: u64) -> Vec<String> {
+    wait(&format!("pods of {name}"), || {
+        let deployment = get(host, &format!("/apis/apps/v1/namespaces/default/deployments/{name}"))?;
+        let status = &deployment["status"];
+        let is_current = status["observedGeneration"] == deployment["metadata"]["generation"];
+        if is_current && status["availableReplicas"] == count { Ok(()) } else { Err(status.to_string()) }
+    });
+    let pods =
+        get(host, &format!("/api/v1/namespaces/default/pods?labelSelector=app={name}")).expect("a list");
+    let nodes = pods["items"].as_array().into_iter().flatten();
+    nodes.filter_map(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned)).collect()
+}
+
+/// The processes of the static pods.
+pub fn static_pods(host: &Host) -> Vec<(String, u32)> {
+    let is_static = |pod: &str| STATIC_PODS.iter().any(|name| pod.starts_with(name));
+    host.running().into_iter().filter(|(pod, _)| is_static(pod)).collect()
+}
+
+#[test]
+fn an_empty_machine_becomes_a_cluster_and_survives_a_power_cut() {
+    let host = host();
+    let said = init(&host);
+    assert!(said.contains("Your Kubernetes control-plane has initialized successfully!"), "{said}");
+    let node = wait_until_ready(&host, NAME);
+    assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"], "");
+    assert_eq!(node["status"]["addresses"][0], json!({ "type": "InternalIP", "address": ADDRESS }), "{node}");
+    deploy(&host, "web", 2);
+    assert_eq!(wait_for_pods(&host, "web", 2), [NAME, NAME]);
+    for (kind, name) in [("deployments", "coredns"), ("daemonsets", "kube-proxy")] {
+        get(&host, &format!("/apis/apps/v1/namespaces/kube-system/{kind}/{name}")).expect(name);
+    }
+
+    // kubeadm reads what was made.
+    let said = host.run("kubeadm", &["certs", "check-expiration"]).unwrap_or_else(|error| panic!("{error}"));
+    assert!(!said.contains("MISSING") && said.contains("super-admin.conf"), "{said}");
+    let tokens = |program: &str| {
+        let said = host.run(program, &["token", "list", ADMIN]).unwrap_or_else(|error| panic!("{error}"));
+        said.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(tokens("agent"), tokens("kubeadm"));
+
+    // Another run changes nothing that runs.
+    let before = static_pods(&host);
+    assert_eq!(before.len(), STATIC_PODS.len(), "{before:?}");
+    let again = host.run(
+        "agent",
+        &["init", "phase", "control-plane", "all", "--config", &host.path("init.yaml").display().to_string()],
+    );
+    again.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(static_pods(&host), before, "static pods were restarted");
+
+    host.cut_power();
+    host.run("systemctl", &["start", "agent"]).unwrap_or_else(|error| panic!("{error}"));
+    wait_until_ready(&host, NAME);
+    wait("the pods after the power cut", || {
+        let running = host.running();
+        let count = running.iter().filter(|(pod, _)| pod.starts_with("web-")).count();
+        if count == 2 { Ok(()) } else { Err(format!("{running:?}")) }
+    });
+    wait_for_pods(&host, "web", 2);
+}
+
+#[test]
+fn machines_join_what_the_agent_has_made() {
+    let (network, networks) = mpsc::channel();
+    let (command, commands) = mpsc::channel::<String>();
+    // Before this thread has namespaces of its own, which the other would share.
+    let second = std::thread::Builder::new().name("second".to_owned()).spawn(move || {
+        let runtime = Embedded::new();
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("make a network namespace");
+        network.send(gettid()).expect("the first machine waits");
+        let Ok(line) = commands.recv() else { return };
+        for line in [
+            "ip link set lo up",
+            "ip addr add 192.0.2.11/24 dev eth0",
+            "ip link set eth0 up",
+            "ip route add default dev eth0",
+        ] {
+            said(Command::new("sh").args(["-c", line])).unwrap_or_else(|error| panic!("{error}"));
+        }
+        let host = Host::of(runtime);
+        said(Command::new("hostname").arg("second")).unwrap_or_else(|error| panic!("{error}"));
+        let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "\\").skip(1).collect();
+        let joined = host.run("agent", &[&words[..], &[MACHINE_FACTS]].concat());
+        joined.unwrap_or_else(|error| panic!("{error}"));
+        // Until the first machine has seen enough.
+        let _ = commands.recv();
+    });
+    let second = second.expect("start a thread");
+    let tid = networks.recv_timeout(Duration::from_secs(30)).expect("the second machine's network");
+
+    let host = host();
+    for line in [
+        format!("ip link add to-second type veth peer name eth0 netns {tid}"),
+        "ip link set to-second master uplink up".to_owned(),
+    ] {
+        said(Command::new("sh").args(["-c", &line])).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let made = init(&host);
+    let line = made.split("agent join").nth(1).expect("how machines join");
+    let line = line.split("\n\n").next().unwrap_or_default().replace("\\\n", " ");
+    command.send(format!("agent join {line}")).expect("the second machine waits");
+    let node = wait_until_ready(&host, "second");
+    assert!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"].is_null(), "{node}");
+    // One for each: they may not be on one node.
+    kubectl(&host, &["cordon", NAME]).unwrap_or_else(|error| panic!("{error}"));
+    deploy(&host, "web", 1);
+    assert_eq!(wait_for_pods(&host, "web", 1), ["second"]);
+    drop(command);
+    second.join().expect("the second machine");
+    assert!(Path::new("/etc/kubernetes/admin.conf").exists());
+}
