@@ -97,7 +97,7 @@ pub(super) fn init(
     talk(&mut context, options, &talks)
 }
 
-fn in_phase(phase: &'static str) -> impl Fn(InitError) -> InitError {
+pub(super) fn in_phase(phase: &'static str) -> impl Fn(InitError) -> InitError {
     move |error| InitError::Phase { phase, source: Box::new(error) }
 }
 
@@ -194,6 +194,7 @@ fn talking(name: &str) -> Option<ApiPhase> {
         "upload-certs" => ApiPhase::UploadCerts,
         "mark-control-plane" => ApiPhase::MarkControlPlane,
         "bootstrap-token" => ApiPhase::BootstrapToken,
+        "bootstrap-token/rules" => ApiPhase::BootstrapRules,
         "kubelet-finalize/enable-client-cert-rotation" => ApiPhase::KubeletFinalize,
         "addon/coredns" => ApiPhase::AddonCoreDns,
         "addon/kube-proxy" => ApiPhase::AddonKubeProxy,
@@ -202,7 +203,7 @@ fn talking(name: &str) -> Option<ApiPhase> {
     })
 }
 
-fn talk(
+pub(super) fn talk(
     context: &mut Context<'_, '_>,
     options: &ControlPlaneOptions,
     names: &[&'static str],
