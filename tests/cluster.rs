@@ -29,6 +29,7 @@ mod same_commands;
 mod same_files;
 mod same_objects;
 mod streams;
+mod upgrade;
 mod whole;
 mod workloads;
 

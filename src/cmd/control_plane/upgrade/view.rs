@@ -271,4 +271,4 @@ pub(super) fn node_name(kubeconfig: &Path) -> Result<String, InitError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::cmd::control_plane::upgrade) mod tests;
