@@ -166,6 +166,12 @@ impl InitSession<'_> {
         let _ = self.environment.err.write_all(text.as_bytes());
     }
 
+    pub(super) fn warn(&mut self, warnings: &[String]) {
+        for warning in warnings {
+            self.print_error(&["W ", warning, "\n"].concat());
+        }
+    }
+
     fn preflight(&mut self, options: &InitOptions) -> Result<(), InitError> {
         let resolved = resolve(options)?;
         self.say_checks(options.json)?;
