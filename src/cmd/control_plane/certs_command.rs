@@ -157,8 +157,7 @@ fn found(directories: &Directories) -> Result<(Vec<Found>, Vec<Found>), InitErro
     }
     let mut authorities = Vec::new();
     for spec in CERTS.iter().filter(|spec| spec.signer.is_empty()) {
-        let text =
-            renewal::read(&directories.certs.join(format!("{}.crt", spec.base))).map_err(failed)?;
+        let text = renewal::read(&directories.certs.join(format!("{}.crt", spec.base))).map_err(failed)?;
         authorities.push(Found {
             name: authority_name(spec.base),
             authority: String::new(),

@@ -84,7 +84,10 @@ fn without_the_authoritys_key_nothing_is_changed() {
     let directory = machine();
     let before = fs::read_to_string(directory.path().join("apiserver.crt")).unwrap();
     directory.remove("ca.key");
-    assert_eq!(said(&directory, "renew apiserver").unwrap(), "Detected external ca, certificate for serving the Kubernetes API can't be renewed\n");
+    assert_eq!(
+        said(&directory, "renew apiserver").unwrap(),
+        "Detected external ca, certificate for serving the Kubernetes API can't be renewed\n"
+    );
     assert_eq!(fs::read_to_string(directory.path().join("apiserver.crt")).unwrap(), before);
     directory.put("ca.key", "broken");
     assert!(said(&directory, "renew apiserver").unwrap_err().contains("apiserver"));
