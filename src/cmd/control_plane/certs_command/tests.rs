@@ -4,6 +4,7 @@ use super::*;
 use crate::agent::control_plane::sign::{Leaf, Signer};
 use crate::cmd::cli::yaml;
 use crate::cmd::control_plane::kubeconfigs::{certificate, document};
+use crate::cmd::control_plane::objects;
 use crate::model::types::Timestamp;
 use crate::platform::testing::TempDir;
 
