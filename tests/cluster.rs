@@ -11,6 +11,7 @@ use crate::support::agent::{AgentProcess, NODE};
 use crate::support::embedded::Embedded;
 use crate::support::image::BUSYBOX;
 
+mod another;
 mod certificates;
 mod charts;
 mod churn;
@@ -31,6 +32,7 @@ mod same_objects;
 mod streams;
 mod upgrade;
 mod whole;
+mod with_kubeadm;
 mod workloads;
 
 use control_plane::{ADDRESS, ControlPlane, Options};

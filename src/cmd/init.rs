@@ -37,7 +37,7 @@ mod reset;
 mod self_test;
 mod service;
 
-pub(in crate::cmd) use join::joining;
+pub(in crate::cmd) use join::{joining, local_pods};
 pub(in crate::cmd) use phases::wait_until_healthy;
 
 use args::{InitOptions, UsageError};
@@ -164,6 +164,12 @@ impl InitSession<'_> {
     pub(super) fn print_error(&mut self, text: &str) {
         // The write may fail: standard error may be closed, too.
         let _ = self.environment.err.write_all(text.as_bytes());
+    }
+
+    pub(super) fn warn(&mut self, warnings: &[String]) {
+        for warning in warnings {
+            self.print_error(&["W ", warning, "\n"].concat());
+        }
     }
 
     fn preflight(&mut self, options: &InitOptions) -> Result<(), InitError> {

@@ -9,9 +9,9 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use super::control_plane::VERSION;
+use super::images;
 use super::machine::{Host, NAME, wait};
 use super::whole::{deploy, get, host, init_at, static_pods, wait_for_pods, wait_until_ready};
-use super::images;
 
 const BEFORE: &str = "v1.36.1";
 /// Whose scheduler ends at once.
@@ -86,8 +86,10 @@ fn a_control_plane_is_upgraded_as_kubeadm_would() {
     let (theirs, ours) = (run(&host, "kubeadm", &words), run(&host, "agent", &words));
     assert!(ours.contains(&format!("+    image: registry.k8s.io/kube-scheduler:{VERSION}\n")), "{ours}");
     // Its order is another each time.
-    let ours: BTreeSet<&str> = lines(&ours).into_iter().filter(|line| !line.starts_with("[upgrade")).collect();
-    let theirs: BTreeSet<&str> = lines(&theirs).into_iter().filter(|line| !line.starts_with("[upgrade")).collect();
+    let ours: BTreeSet<&str> =
+        lines(&ours).into_iter().filter(|line| !line.starts_with("[upgrade")).collect();
+    let theirs: BTreeSet<&str> =
+        lines(&theirs).into_iter().filter(|line| !line.starts_with("[upgrade")).collect();
     assert_eq!(ours, theirs);
 
     let dry = run(&host, "agent", &["upgrade", "apply", VERSION, "--dry-run", IGNORED]);
@@ -97,7 +99,10 @@ fn a_control_plane_is_upgraded_as_kubeadm_would() {
     let certificate = || fs::read("/etc/kubernetes/pki/apiserver.crt").expect("read a certificate");
     let old = certificate();
     let said = run(&host, "agent", &["upgrade", "apply", VERSION, "--yes", IGNORED]);
-    assert!(said.contains(&format!("SUCCESS! A control plane node of your cluster was upgraded to {VERSION:?}.")), "{said}");
+    assert!(
+        said.contains(&format!("SUCCESS! A control plane node of your cluster was upgraded to {VERSION:?}.")),
+        "{said}"
+    );
     assert!(said.contains("manifests of etcd are equal, skipping upgrade"), "{said}");
     assert_version(VERSION);
     assert_eq!(process(&host, "etcd"), etcd, "etcd was restarted");
@@ -109,7 +114,8 @@ fn a_control_plane_is_upgraded_as_kubeadm_would() {
     for expected in ["kubeadm-backup-manifests-", "kubeadm-backup-etcd-"] {
         assert!(names.iter().any(|name| name.starts_with(expected)), "{names:?}");
     }
-    let config = get(&host, "/api/v1/namespaces/kube-system/configmaps/kubeadm-config").expect("the configuration");
+    let config =
+        get(&host, "/api/v1/namespaces/kube-system/configmaps/kubeadm-config").expect("the configuration");
     let text = config["data"]["ClusterConfiguration"].as_str().unwrap_or_default();
     assert!(text.contains(&format!("kubernetesVersion: {VERSION}\n")), "{text}");
     assert_works(&host, "web");
@@ -140,13 +146,17 @@ fn a_broken_version_is_undone_and_a_power_cut_survived() {
     );
     fs::write(&file, text).expect("write the configuration");
     let why = host.run("agent", &["upgrade", "apply", "--yes", "--config", &file]).unwrap_err();
-    assert!(why.contains("couldn't upgrade control plane: kube-scheduler: not healthy within 40s: "), "{why}");
+    assert!(
+        why.contains("couldn't upgrade control plane: kube-scheduler: not healthy within 40s: "),
+        "{why}"
+    );
     assert!(why.contains("it ended with exit code 1"), "{why}");
     assert!(why.contains("The earlier manifests are back, and their components are healthy"), "{why}");
     assert!(manifests() == before && !Path::new(RECORD).exists());
     assert_eq!(process(&host, "etcd"), etcd, "etcd was restarted");
     assert_works(&host, "web");
-    let config = get(&host, "/api/v1/namespaces/kube-system/configmaps/kubeadm-config").expect("the configuration");
+    let config =
+        get(&host, "/api/v1/namespaces/kube-system/configmaps/kubeadm-config").expect("the configuration");
     assert!(config["data"]["ClusterConfiguration"].as_str().unwrap_or_default().contains(BEFORE), "{config}");
 
     // The power goes while the controller manager is replaced.
@@ -156,7 +166,11 @@ fn a_broken_version_is_undone_and_a_power_cut_survived() {
         let record = fs::read_to_string(RECORD).map_err(|error| error.to_string())?;
         let manifest = fs::read_to_string("/etc/kubernetes/manifests/kube-controller-manager.yaml");
         let is_new = manifest.is_ok_and(|text| text.contains(&format!(":{VERSION}\n")));
-        if is_new && record.contains("\"replacing\": \"kube-controller-manager\"") { Ok(()) } else { Err(record) }
+        if is_new && record.contains("\"replacing\": \"kube-controller-manager\"") {
+            Ok(())
+        } else {
+            Err(record)
+        }
     });
     upgrade.kill().expect("end the upgrade");
     upgrade.wait().expect("its end");

@@ -2,22 +2,19 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::sync::mpsc;
-use std::time::Duration;
 
-use nix::unistd::gettid;
 use serde_json::{Value, json};
 
-use super::control_plane::{ADDRESS, VERSION, make_network, said};
+use super::another::Another;
+use super::control_plane::{ADDRESS, VERSION, make_network};
 use super::machine::{Host, NAME, wait};
 use super::{condition, container, images};
 use crate::support::embedded::Embedded;
 
 /// What is found wrong with the machine that tests run on.
-const MACHINE_FACTS: &str = "--ignore-preflight-errors=SystemVerification,NumCPU,Mem,Swap";
+pub const MACHINE_FACTS: &str = "--ignore-preflight-errors=SystemVerification,NumCPU,Mem,Swap";
 const STATIC_PODS: [&str; 4] = ["etcd-", "kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"];
-const ADMIN: &str = "--kubeconfig=/etc/kubernetes/admin.conf";
+pub const ADMIN: &str = "--kubeconfig=/etc/kubernetes/admin.conf";
 
 /// A machine with the images of a control plane; the calling thread is in its network.
 pub fn host() -> Host {
@@ -148,51 +145,23 @@ fn an_empty_machine_becomes_a_cluster_and_survives_a_power_cut() {
 
 #[test]
 fn machines_join_what_the_agent_has_made() {
-    let (network, networks) = mpsc::channel();
-    let (command, commands) = mpsc::channel::<String>();
-    // Before this thread has namespaces of its own, which the other would share.
-    let second = std::thread::Builder::new().name("second".to_owned()).spawn(move || {
-        let runtime = Embedded::new();
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("make a network namespace");
-        network.send(gettid()).expect("the first machine waits");
-        let Ok(line) = commands.recv() else { return };
-        for line in [
-            "ip link set lo up",
-            "ip addr add 192.0.2.11/24 dev eth0",
-            "ip link set eth0 up",
-            "ip route add default dev eth0",
-        ] {
-            said(Command::new("sh").args(["-c", line])).unwrap_or_else(|error| panic!("{error}"));
-        }
-        let host = Host::of(runtime);
-        said(Command::new("hostname").arg("second")).unwrap_or_else(|error| panic!("{error}"));
-        let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "\\").skip(1).collect();
-        let joined = host.run("agent", &[&words[..], &[MACHINE_FACTS]].concat());
-        joined.unwrap_or_else(|error| panic!("{error}"));
-        // Until the first machine has seen enough.
-        let _ = commands.recv();
-    });
-    let second = second.expect("start a thread");
-    let tid = networks.recv_timeout(Duration::from_secs(30)).expect("the second machine's network");
-
+    let second = Another::start("second", "192.0.2.11");
     let host = host();
-    for line in [
-        format!("ip link add to-second type veth peer name eth0 netns {tid}"),
-        "ip link set to-second master uplink up".to_owned(),
-    ] {
-        said(Command::new("sh").args(["-c", &line])).unwrap_or_else(|error| panic!("{error}"));
-    }
+    second.connect();
     let made = init(&host);
     let line = made.split("agent join").nth(1).expect("how machines join");
     let line = line.split("\n\n").next().unwrap_or_default().replace("\\\n", " ");
-    command.send(format!("agent join {line}")).expect("the second machine waits");
+    let line = format!("join {line}");
+    let joined = second.run(move |host| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        host.run("agent", &[&words[..], &[MACHINE_FACTS]].concat())
+    });
+    joined.unwrap_or_else(|error| panic!("{error}"));
     let node = wait_until_ready(&host, "second");
     assert!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"].is_null(), "{node}");
     // One for each: they may not be on one node.
     kubectl(&host, &["cordon", NAME]).unwrap_or_else(|error| panic!("{error}"));
     deploy(&host, "web", 1);
     assert_eq!(wait_for_pods(&host, "web", 1), ["second"]);
-    drop(command);
-    second.join().expect("the second machine");
     assert!(Path::new("/etc/kubernetes/admin.conf").exists());
 }

@@ -167,7 +167,8 @@ fn first_attach_with_stdin_once_gets_earlier_output() {
             let mut bundle = pod.bundle(name, &format!("{before}; read word; exit 3"));
             (bundle.stdin, bundle.stdin_once) = (true, stdin_once);
             pod.start_bundle(name, &bundle).await;
-            let has_written = || entries(&pod.log(name)).iter().any(|entry| entry.0 == "stderr");
+            // The log is being written: its last line may not be whole yet.
+            let has_written = || fs::read_to_string(pod.log(name)).unwrap().contains(" stderr F error\n");
             let written = async {
                 while !has_written() {
                     tokio::time::sleep(Duration::from_millis(10)).await;

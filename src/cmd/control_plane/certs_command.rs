@@ -2,18 +2,20 @@
 //!
 //! Owns the commands; the agent renews by the same function.
 
-use lexopt::Arg;
+use std::path::PathBuf;
 
 use super::certs::CERTS;
 use super::expiry::{self, Found};
 use super::output::Output;
 use super::user_command::settings_of;
-use super::{objects, requests, upload};
+use super::words::{CommandWords, Known, Small, YEAR};
+use super::{requests, upload};
 use crate::agent::control_plane::renewal::{self, Directories, Place, RenewalError, Renewed, authority_name};
 use crate::agent::control_plane::sign::Terms;
 use crate::cmd::cli::Environment;
-use crate::cmd::init::args::{UsageError, text};
-use crate::cmd::init::{InitError, InitSession, finish};
+use crate::cmd::init::args::UsageError;
+use crate::cmd::init::{InitError, InitSession};
+use crate::codec::hex;
 use crate::model::duration::GoDuration;
 use crate::platform::logging::chain;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
@@ -28,7 +30,7 @@ Usage: agent certs check-expiration [options]
 
 Options:
       --cert-dir DIR           Directory of certificates (default /etc/kubernetes/pki)
-      --config FILE            Of generate-csr: ClusterConfiguration and InitConfiguration
+      --config FILE            ClusterConfiguration and InitConfiguration: directory, names, period and algorithm
       --kubeconfig-dir DIR     Directory of kubeconfigs (default /etc/kubernetes)
       --validity-period TIME   How long new certificates are valid (default 8760h, a year)
   -o, --output FORMAT          Of check-expiration: text, json or yaml
@@ -45,90 +47,58 @@ Done renewing certificates. You must restart the kube-apiserver, kube-controller
 they can use the new certificates.
 ";
 
-struct CertsOptions {
-    words: Vec<String>,
-    directories: Directories,
-    /// `--cert-dir` is given.
-    has_cert_dir: bool,
-    config: Option<String>,
-    validity: GoDuration,
-    form: Output,
-    help: bool,
-}
-
-fn parse(arguments: &[String]) -> Result<CertsOptions, UsageError> {
-    let mut options = CertsOptions {
-        words: Vec::new(),
-        directories: Directories { certs: "/etc/kubernetes/pki".into(), confs: "/etc/kubernetes".into() },
-        has_cert_dir: false,
-        config: None,
-        validity: GoDuration::from_secs(365 * 24 * 3600),
-        form: Output::Text,
-        help: false,
-    };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    let wrong = |message: String| Err(UsageError::Option(message));
-    while let Some(argument) = parser.next().map_err(|error| UsageError::Option(error.to_string()))? {
-        match argument {
-            Arg::Long("cert-dir") => {
-                options.directories.certs = text(&mut parser)?.into();
-                options.has_cert_dir = true;
-            }
-            Arg::Long("config") => options.config = Some(text(&mut parser)?),
-            Arg::Long("kubeconfig-dir") => options.directories.confs = text(&mut parser)?.into(),
-            Arg::Long("validity-period") => {
-                let given = text(&mut parser)?;
-                let time =
-                    GoDuration::parse(&given).ok().filter(|time| !time.is_negative() && !time.is_zero());
-                let Some(time) = time else {
-                    return wrong(format!("--validity-period {given:?}: must be a duration such as 8760h"));
-                };
-                options.validity = time;
-            }
-            Arg::Short('o') | Arg::Long("output") => {
-                options.form = Output::parse(&text(&mut parser)?)?;
-            }
-            Arg::Short('h') | Arg::Long("help") => options.help = true,
-            Arg::Value(word) => options.words.push(word.to_string_lossy().into_owned()),
-            other => return Err(UsageError::Option(other.unexpected().to_string())),
-        }
-    }
-    Ok(options)
-}
+/// Options that say where the certificates are.
+const PLACES: [&str; 4] = ["cert-dir", "config", "kubeconfig-dir", "kubeconfig"];
+const OPTIONS: [Known; 6] = [
+    ("cert-dir", true),
+    ("config", true),
+    ("kubeconfig-dir", true),
+    ("validity-period", true),
+    ("output", true),
+    // kubeadm's, without an effect here.
+    ("kubeconfig", true),
+];
 
 /// Runs `agent certs`; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    let mut session = InitSession { environment };
-    let result =
-        parse(arguments).map_err(InitError::from).and_then(|options| command(&mut session, &options));
-    finish(&mut session, "certs", result)
+    Small { name: "certs", help: HELP, options: &OPTIONS, run: command }.run(arguments, environment)
 }
 
-fn command(session: &mut InitSession<'_>, options: &CertsOptions) -> Result<(), InitError> {
-    if options.help {
-        return session.print(HELP);
-    }
-    let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
+/// Where the certificates are, and what new ones are like.
+struct Plan {
+    directories: Directories,
+    validity: GoDuration,
+    algorithm: String,
+}
+
+fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), InitError> {
+    let words: Vec<&str> = given.words.iter().map(String::as_str).collect();
     match words[..] {
         ["certificate-key"] => {
+            given.only("certificate-key", &[])?;
             let key = upload::certificate_key().map_err(|error| InitError::ControlPlane(chain(&error)))?;
-            session.print(&format!("{}\n", objects::hex(&key)))
+            session.print(&format!("{}\n", hex::encode(&key)))
         }
         ["check-expiration"] => {
-            let (leaves, authorities) = found(options)?;
+            given.only("check-expiration", &[&PLACES[..], &["output"]].concat())?;
+            let form = given.text("output").map_or(Ok(Output::Text), Output::parse)?;
+            let (leaves, authorities) = found(&plan(session, given)?.directories)?;
             let now = session.environment.now;
-            session.print(&expiry::report(&leaves, &authorities, options.form, now))
+            session.print(&expiry::report(&leaves, &authorities, form, now))
         }
-        ["renew", name] => renew(session, options, name),
+        ["renew", name] => {
+            given.only("renew", &[&PLACES[..], &["validity-period"]].concat())?;
+            let plan = plan(session, given)?;
+            renew(session, &plan, name)
+        }
         ["generate-csr"] => {
-            let (mut settings, warnings) = settings_of(options.config.as_deref())?;
-            for warning in warnings {
-                session.print_error(&["W ", &warning, "\n"].concat());
+            given.only("generate-csr", &PLACES[..3])?;
+            let (mut settings, warnings) = settings_of(given.text("config"))?;
+            session.warn(&warnings);
+            if let Some(directory) = given.text("cert-dir") {
+                settings.cluster.cert_dir = directory.into();
             }
-            if options.has_cert_dir {
-                settings.cluster.cert_dir.clone_from(&options.directories.certs);
-            }
-            requests::generate(session, &settings, &options.directories.confs)
+            requests::generate(session, &settings, &confs(given))
         }
         _ => {
             let why =
@@ -139,28 +109,56 @@ fn command(session: &mut InitSession<'_>, options: &CertsOptions) -> Result<(), 
     }
 }
 
+fn confs(given: &CommandWords) -> PathBuf {
+    given.text("kubeconfig-dir").unwrap_or("/etc/kubernetes").into()
+}
+
+/// What the options say, then the file, then the defaults.
+fn plan(session: &mut InitSession<'_>, given: &CommandWords) -> Result<Plan, InitError> {
+    if given.has("kubeconfig") {
+        session.warn(&["--kubeconfig has no effect: no API server is asked".to_owned()]);
+    }
+    let mut plan = Plan {
+        directories: Directories { certs: "/etc/kubernetes/pki".into(), confs: confs(given) },
+        validity: YEAR,
+        algorithm: "ECDSA-P256".to_owned(),
+    };
+    if let Some(file) = given.text("config") {
+        let (settings, warnings) = settings_of(Some(file))?;
+        session.warn(&warnings);
+        plan.directories.certs = settings.cluster.cert_dir;
+        (plan.validity, plan.algorithm) = (settings.cluster.validity, settings.cluster.algorithm);
+    }
+    if let Some(directory) = given.text("cert-dir") {
+        plan.directories.certs = directory.into();
+    }
+    if let Some(validity) = given.validity()? {
+        plan.validity = validity;
+    }
+    Ok(plan)
+}
+
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn failed(error: RenewalError) -> InitError {
     InitError::ControlPlane(chain(&error))
 }
 
 /// What is there: certificates, then authorities.
-fn found(options: &CertsOptions) -> Result<(Vec<Found>, Vec<Found>), InitError> {
+fn found(directories: &Directories) -> Result<(Vec<Found>, Vec<Found>), InitError> {
     let end = |pem: &str| pem_blocks(pem, CERTIFICATE).first().and_then(|der| x509::not_after(der));
     let is_external = |base: &str| {
-        let has = |extension: &str| options.directories.certs.join(format!("{base}.{extension}")).exists();
+        let has = |extension: &str| directories.certs.join(format!("{base}.{extension}")).exists();
         has("crt") && !has("key")
     };
     let mut leaves = Vec::new();
     for (name, place) in Place::all() {
-        let expires = place.certificate(&options.directories).map_err(failed)?.as_deref().and_then(end);
+        let expires = place.certificate(directories).map_err(failed)?.as_deref().and_then(end);
         let authority = authority_name(place.authority());
         leaves.push(Found { name, authority, expires, is_external: is_external(place.authority()) });
     }
     let mut authorities = Vec::new();
     for spec in CERTS.iter().filter(|spec| spec.signer.is_empty()) {
-        let text =
-            renewal::read(&options.directories.certs.join(format!("{}.crt", spec.base))).map_err(failed)?;
+        let text = renewal::read(&directories.certs.join(format!("{}.crt", spec.base))).map_err(failed)?;
         authorities.push(Found {
             name: authority_name(spec.base),
             authority: String::new(),
@@ -172,7 +170,7 @@ fn found(options: &CertsOptions) -> Result<(Vec<Found>, Vec<Found>), InitError> 
     Ok((leaves, authorities))
 }
 
-fn renew(session: &mut InitSession<'_>, options: &CertsOptions, wanted: &str) -> Result<(), InitError> {
+fn renew(session: &mut InitSession<'_>, plan: &Plan, wanted: &str) -> Result<(), InitError> {
     let all = Place::all();
     let chosen: Vec<_> = all.iter().filter(|(name, _)| wanted == "all" || wanted == name).collect();
     if chosen.is_empty() {
@@ -184,8 +182,8 @@ fn renew(session: &mut InitSession<'_>, options: &CertsOptions, wanted: &str) ->
         let name = &entry.0;
         let long = expiry::long_name(name);
         let terms =
-            Terms { algorithm: "ECDSA-P256", validity: options.validity, now: session.environment.now };
-        let line = match renewal::renew(entry, &options.directories, terms).map_err(failed)? {
+            Terms { algorithm: &plan.algorithm, validity: plan.validity, now: session.environment.now };
+        let line = match renewal::renew(entry, &plan.directories, terms).map_err(failed)? {
             Renewed::Done => format!("{long} renewed\n"),
             Renewed::Missing => format!("MISSING! {long}\n"),
             Renewed::External => {

@@ -15,11 +15,11 @@ use super::images::images;
 use super::output::Output;
 use super::phases::host;
 use super::preflight::OWN_SOCKET;
-use super::words::{CommandWords, Known};
+use super::words::{CommandWords, Known, Small};
 use crate::cmd::cli::{self, Environment};
 use crate::cmd::init::args::UsageError;
 use crate::cmd::init::install::File;
-use crate::cmd::init::{InitError, InitSession, finish, write};
+use crate::cmd::init::{InitError, InitSession, write};
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::runtime::cri::{CriConfig, CriRuntime};
@@ -64,6 +64,7 @@ const OPTIONS: [Known; 13] = [
     ("allow-experimental-api", false),
     ("show-managed-fields", false),
 ];
+const IMAGES: [&str; 4] = ["config", "feature-gates", "image-repository", "kubernetes-version"];
 /// Flags that say what a file says, and the field.
 const FIELDS: [(&str, &str); 2] =
     [("image-repository", "imageRepository"), ("kubernetes-version", "kubernetesVersion")];
@@ -72,11 +73,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs `agent config` with one of these words; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    let mut session = InitSession { environment };
-    let result = CommandWords::parse(arguments, &OPTIONS)
-        .map_err(InitError::from)
-        .and_then(|given| command(&mut session, &given));
-    finish(&mut session, "config print", result)
+    Small { name: "config", help: HELP, options: &OPTIONS, run: command }.run(arguments, environment)
 }
 
 fn usage(why: &str) -> InitError {
@@ -84,25 +81,25 @@ fn usage(why: &str) -> InitError {
 }
 
 fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), InitError> {
-    if given.help {
-        return session.print(HELP);
-    }
     let words: Vec<&str> = given.words.iter().map(String::as_str).collect();
+    // kubeadm takes it for all of them, and needs it for none.
+    let only = |subcommand: &str, has: &[&str]| given.only(subcommand, &[has, &["kubeconfig"]].concat());
     match words[..] {
         ["print", which @ ("init-defaults" | "join-defaults" | "reset-defaults" | "upgrade-defaults")] => {
+            let has = if which == "init-defaults" { &["component-configs"][..] } else { &[] };
+            only(&format!("print {which}"), has)?;
             let components = given.list("component-configs");
-            if which != "init-defaults" && !components.is_empty() {
-                return Err(usage("--component-configs is an option of config print init-defaults"));
-            }
             let made = complete::defaults(which, &components, host()?, &Paths::system());
             let made = made.map_err(InitError::ControlPlane)?;
             session.print(&Output::Yaml.documents(&made))
         }
         ["validate"] => {
+            only("validate", &["config", "allow-deprecated-api", "allow-experimental-api"])?;
             completed(session, given.text("config").ok_or_else(|| usage("the --config flag is mandatory"))?)?;
             session.print("ok\n")
         }
         ["migrate"] => {
+            only("migrate", &["old-config", "new-config", "allow-experimental-api"])?;
             let old = given.text("old-config").ok_or_else(|| usage("the --old-config flag is mandatory"))?;
             let text = Output::Yaml.documents(&completed(session, old)?);
             match given.text("new-config") {
@@ -111,6 +108,7 @@ fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), In
             }
         }
         ["images", "list"] => {
+            only("images list", &[&IMAGES[..], &["output", "show-managed-fields"]].concat())?;
             let form = given.text("output").map_or(Ok(Output::Text), Output::parse)?;
             let images = images(&settings(session, given)?.cluster);
             let shown = json!({
@@ -122,6 +120,7 @@ fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), In
             }
         }
         ["images", "pull"] => {
+            only("images pull", &[&IMAGES[..], &["cri-socket"]].concat())?;
             let settings = settings(session, given)?;
             let socket = given.text("cri-socket").unwrap_or(&settings.node.cri_socket).to_owned();
             for image in images(&settings.cluster) {
@@ -147,14 +146,8 @@ fn read(file: &str) -> Result<String, InitError> {
 fn completed(session: &mut InitSession<'_>, file: &str) -> Result<Vec<Value>, InitError> {
     let made = complete::file(&read(file)?, &host()?, &Paths::system());
     let (made, warnings) = made.map_err(InitError::ControlPlane)?;
-    warn(session, &warnings);
+    session.warn(&warnings);
     Ok(made)
-}
-
-fn warn(session: &mut InitSession<'_>, warnings: &[String]) {
-    for warning in warnings {
-        session.print_error(&["W ", warning, "\n"].concat());
-    }
 }
 
 /// What the file or the flags say. The machine's addresses do not matter here.
@@ -181,7 +174,7 @@ fn settings(session: &mut InitSession<'_>, given: &CommandWords) -> Result<InitS
     let host = HostFacts { addresses: vec![[1, 2, 3, 4].into()], ..host()? };
     let (settings, warnings) =
         settle(&documents, &host, &Paths::system()).map_err(InitError::ControlPlane)?;
-    warn(session, &warnings);
+    session.warn(&warnings);
     Ok(settings)
 }
 

@@ -53,9 +53,7 @@ pub fn check(arguments: &[String], environment: Environment<'_>) -> u8 {
         }
         let paths = Paths::system();
         let (settings, warnings) = read(&options, &paths)?;
-        for warning in &warnings {
-            session.print_error(&["W ", warning, "\n"].concat());
-        }
+        session.warn(&warnings);
         preflight::show(&mut session, &settings, &paths, &options)
     });
     finish(&mut session, "preflight", result)

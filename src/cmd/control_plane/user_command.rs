@@ -10,11 +10,10 @@ use super::config::InitSettings;
 use super::config::read::{Documents, settle};
 use super::kubeconfigs::{certificate, document};
 use super::phases::host;
-use super::words::{CommandWords, Known};
+use super::words::{CommandWords, Known, Small, YEAR};
 use crate::cmd::cli::{Environment, yaml};
 use crate::cmd::init::args::UsageError;
-use crate::cmd::init::{InitError, InitSession, finish};
-use crate::model::duration::GoDuration;
+use crate::cmd::init::{InitError, InitSession};
 
 const HELP: &str = "\
 Print a kubeconfig for a further user of the cluster whose control plane is on this machine.
@@ -33,38 +32,25 @@ Exit status: 0 on success, 1 on failure, 2 for bad usage.
 ";
 const OPTIONS: [Known; 5] =
     [("client-name", true), ("org", true), ("token", true), ("validity-period", true), ("config", true)];
-const YEAR: GoDuration = GoDuration::from_secs(365 * 24 * 3600);
 
 /// Runs the command, without its first word; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    let mut session = InitSession { environment };
-    let result = CommandWords::parse(arguments, &OPTIONS)
-        .map_err(InitError::from)
-        .and_then(|given| command(&mut session, &given));
-    finish(&mut session, "kubeconfig user", result)
+    Small { name: "kubeconfig user", help: HELP, options: &OPTIONS, run: command }.run(arguments, environment)
 }
 
 fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), InitError> {
     let usage = |why: String| InitError::Usage(UsageError::Option(why));
-    if given.help {
-        return session.print(HELP);
-    }
     if let Some(word) = given.words.first() {
         return Err(InitError::Usage(UsageError::Unexpected(word.clone())));
     }
     let name = given.text("client-name").filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| usage("required flag(s) \"client-name\" not set".to_owned()))?;
-    let validity = match given.text("validity-period") {
-        None => YEAR,
-        Some(text) => GoDuration::parse(text)
-            .ok()
-            .filter(|time| !time.is_negative() && !time.is_zero())
-            .ok_or_else(|| usage(format!("--validity-period {text:?}: must be a duration such as 8760h")))?,
-    };
-    let (settings, warnings) = settings_of(given.text("config"))?;
-    for warning in warnings {
-        session.print_error(&["W ", &warning, "\n"].concat());
+    let validity = given.validity()?.unwrap_or(YEAR);
+    if given.has("token") {
+        given.only("kubeconfig user --token", &["client-name", "token", "config"])?;
     }
+    let (settings, warnings) = settings_of(given.text("config"))?;
+    session.warn(&warnings);
     if validity > YEAR {
         session.print_error(&format!(
             "W WARNING: the specified certificate validity period {validity} is longer than the default duration {YEAR}, \
@@ -185,6 +171,7 @@ mod tests {
             ("--client-name a --validity-period soon", "--validity-period \"soon\""),
             ("--client-name a --org a,b,c", "more than two organizations"),
             ("--user a", "--user"),
+            ("--client-name a --token t --org b", "invalid option '--org' for \"kubeconfig user --token\""),
         ] {
             let why = made(&directory, line).unwrap_err();
             assert!(why.contains(expected), "{line}: {why}");

@@ -4,21 +4,21 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lexopt::Arg;
 use tokio::time::Instant;
 
 use super::super::api::{self, Api, ApiPhaseError};
 use super::super::api_phases::{authorities_of, entry_of};
 use super::super::join_command::Join;
 use super::super::output::Output;
+use super::super::words::{CommandWords, Known, Small};
 use super::record::{self, Record};
 use super::{random, split};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::Transport;
 use crate::cluster::discovery::jws;
 use crate::cmd::cli::Environment;
-use crate::cmd::init::args::{UsageError, text};
-use crate::cmd::init::{InitError, InitSession, finish};
+use crate::cmd::init::args::UsageError;
+use crate::cmd::init::{InitError, InitSession};
 use crate::model::duration::GoDuration;
 use crate::model::types::Timestamp;
 use crate::platform::logging::chain;
@@ -50,83 +50,42 @@ Exit status: 0 on success, 1 on failure, 2 for bad usage.
 /// For one command at a server that runs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-struct TokenOptions {
-    words: Vec<String>,
-    kubeconfig: Option<PathBuf>,
-    key: Option<String>,
-    description: String,
-    groups: Vec<String>,
-    usages: Vec<String>,
-    ttl: Duration,
-    prints_command: bool,
-    form: Output,
-    dry_run: bool,
-    help: bool,
-}
-
-fn list(text: &str) -> Vec<String> {
-    text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect()
-}
-
-fn parse(arguments: &[String]) -> Result<TokenOptions, UsageError> {
-    let mut options = TokenOptions {
-        words: Vec::new(),
-        kubeconfig: None,
-        key: None,
-        description: String::new(),
-        groups: vec![record::GROUP.to_owned()],
-        usages: record::USAGES.map(str::to_owned).to_vec(),
-        ttl: Duration::from_secs(24 * 3600),
-        prints_command: false,
-        form: Output::Text,
-        dry_run: false,
-        help: false,
-    };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().map_err(|error| UsageError::Option(error.to_string()))? {
-        match argument {
-            Arg::Long("kubeconfig") => options.kubeconfig = Some(text(&mut parser)?.into()),
-            Arg::Long("certificate-key") => options.key = Some(text(&mut parser)?),
-            Arg::Long("description") => options.description = text(&mut parser)?,
-            Arg::Long("groups") => options.groups = list(&text(&mut parser)?),
-            Arg::Long("usages") => options.usages = list(&text(&mut parser)?),
-            Arg::Long("ttl") => {
-                let given = text(&mut parser)?;
-                let parsed = GoDuration::parse(&given).ok().filter(|time| !time.is_negative());
-                let wrong = || UsageError::Option(format!("--ttl {given:?}: must be a duration such as 24h"));
-                options.ttl = parsed.ok_or_else(wrong)?.to_std();
-            }
-            Arg::Long("print-join-command") => options.prints_command = true,
-            Arg::Long("dry-run") => options.dry_run = true,
-            Arg::Short('o') | Arg::Long("output") => {
-                options.form = Output::parse(&text(&mut parser)?)?;
-            }
-            Arg::Short('h') | Arg::Long("help") => options.help = true,
-            Arg::Value(word) => options.words.push(word.to_string_lossy().into_owned()),
-            other => return Err(UsageError::Option(other.unexpected().to_string())),
-        }
-    }
-    Ok(options)
-}
+/// How long a token is valid.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const CREATE: [&str; 6] = ["certificate-key", "description", "groups", "print-join-command", "ttl", "usages"];
+const OPTIONS: [Known; 10] = [
+    ("kubeconfig", true),
+    ("certificate-key", true),
+    ("description", true),
+    ("groups", true),
+    ("print-join-command", false),
+    ("ttl", true),
+    ("usages", true),
+    ("output", true),
+    ("dry-run", false),
+    // kubeadm's, without an effect here.
+    ("show-managed-fields", false),
+];
 
 /// Runs `agent token`; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    let mut session = InitSession { environment };
-    let result =
-        parse(arguments).map_err(InitError::from).and_then(|options| command(&mut session, &options));
-    finish(&mut session, "token", result)
+    Small { name: "token", help: HELP, options: &OPTIONS, run: command }.run(arguments, environment)
 }
 
-fn command(session: &mut InitSession<'_>, options: &TokenOptions) -> Result<(), InitError> {
+fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), InitError> {
     let failed = |error: ApiPhaseError| InitError::ControlPlane(chain(&error));
-    if options.help {
-        return session.print(HELP);
-    }
     let (verb, words) =
-        options.words.split_first().map_or(("", &[][..]), |(verb, words)| (verb.as_str(), words));
+        given.words.split_first().map_or(("", &[][..]), |(verb, words)| (verb.as_str(), words));
+    // Those of all subcommands, as with kubeadm.
+    let only = |has: &[&str]| given.only(verb, &[has, &["kubeconfig", "dry-run"]].concat());
     match (verb, words) {
-        ("generate", []) => return session.print(&format!("{}\n", random().map_err(failed)?)),
-        ("create", [] | [_]) | ("list", []) | ("delete", [_, ..]) => {}
+        ("generate", []) => {
+            only(&[])?;
+            return session.print(&format!("{}\n", random().map_err(failed)?));
+        }
+        ("create", [] | [_]) => only(&CREATE)?,
+        ("list", []) => only(&["output", "show-managed-fields"])?,
+        ("delete", [_, ..]) => only(&[])?,
         ("delete", []) => {
             let why = "missing argument; 'token delete' is missing token of form [\"^[a-z0-9]{6}$\"]";
             return Err(InitError::ControlPlane(why.to_owned()));
@@ -136,14 +95,15 @@ fn command(session: &mut InitSession<'_>, options: &TokenOptions) -> Result<(), 
             return Err(InitError::Usage(UsageError::Option(why)));
         }
     }
+    let form = given.text("output").map_or(Ok(Output::Text), Output::parse)?;
     let now = session.environment.now;
     // Before the server is asked.
-    let record = if verb == "create" { Some(new(options, words.first(), now)?) } else { None };
-    let path = kubeconfig_of(options.kubeconfig.as_deref());
+    let record = if verb == "create" { Some(new(given, words.first(), now)?) } else { None };
+    let path = kubeconfig_of(given.text("kubeconfig"));
     let said = RefCell::new(String::new());
     let say = |text: &str| said.borrow_mut().push_str(text);
     let work = async {
-        let client = if options.dry_run {
+        let client = if given.has("dry-run") {
             None
         } else {
             Some(api::client(api::transport(api::kubeconfig(&path, None)?)))
@@ -151,7 +111,7 @@ fn command(session: &mut InitSession<'_>, options: &TokenOptions) -> Result<(), 
         let api = Api::new(client, &say, Instant::now() + LIMIT);
         match (verb, &record) {
             (_, Some(record)) => create(&api, record).await,
-            ("list", _) => show(&api, options.form, now).await,
+            ("list", _) => show(&api, form, now).await,
             _ => delete(&api, words).await,
         }
     };
@@ -161,34 +121,43 @@ fn command(session: &mut InitSession<'_>, options: &TokenOptions) -> Result<(), 
     session.print(&said.take())?;
     done.map_err(failed)?;
     let Some(record) = record else { return Ok(()) };
-    if !options.prints_command {
+    if !given.has("print-join-command") {
         return session.print(&format!("{}\n", record.text()));
     }
     let entry = entry_of(&path).map_err(failed)?;
     let (authorities, token) = (authorities_of(&entry), record.text());
     let join = Join { server: &entry.server, authorities: &authorities, token: &token };
     // Further control-plane nodes are kubeadm's.
-    let program = if options.key.is_some() { "kubeadm" } else { "agent" };
-    session.print(&format!("{}\n", join.line(program, options.key.as_deref())))
+    let key = given.text("certificate-key");
+    let program = if key.is_some() { "kubeadm" } else { "agent" };
+    session.print(&format!("{}\n", join.line(program, key)))
 }
 
-fn new(options: &TokenOptions, given: Option<&String>, now: Timestamp) -> Result<Record, InitError> {
+fn new(given: &CommandWords, token: Option<&String>, now: Timestamp) -> Result<Record, InitError> {
     let refused = InitError::ControlPlane;
-    if options.key.is_some() && !options.prints_command {
+    if given.has("certificate-key") && !given.has("print-join-command") {
         return Err(refused("cannot use --certificate-key without --print-join-command".to_owned()));
     }
-    let token = match given {
-        Some(given) => {
-            jws::BootstrapToken::parse(given).map_err(refused)?;
-            given.clone()
+    let token = match token {
+        Some(token) => {
+            jws::BootstrapToken::parse(token).map_err(refused)?;
+            token.clone()
         }
         None => random().map_err(|error| refused(chain(&error)))?,
     };
+    let list = |name: &str, default: &[&str]| {
+        if given.has(name) {
+            given.list(name)
+        } else {
+            default.iter().map(|item| (*item).to_owned()).collect()
+        }
+    };
+    let ttl = given.duration("ttl", "24h")?.map_or(DAY, GoDuration::to_std);
     let record = Record {
-        description: options.description.clone(),
-        expires: (!options.ttl.is_zero()).then(|| now.saturating_add(options.ttl)),
-        usages: options.usages.clone(),
-        groups: options.groups.clone(),
+        description: given.text("description").unwrap_or_default().to_owned(),
+        expires: (!ttl.is_zero()).then(|| now.saturating_add(ttl)),
+        usages: list("usages", &record::USAGES),
+        groups: list("groups", &[record::GROUP]),
         ..split(&token)
     };
     record.check().map_err(refused)?;
@@ -235,10 +204,10 @@ async fn delete<T: Transport>(api: &Api<'_, T>, words: &[String]) -> Result<(), 
 }
 
 /// Where kubeadm looks, in this order: the flag, the variable, the home directory, the file of `init`.
-fn kubeconfig_of(given: Option<&Path>) -> PathBuf {
+fn kubeconfig_of(given: Option<&str>) -> PathBuf {
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
     let set = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let found = given.map(Path::to_owned).or(set).or_else(|| home.filter(|path| path.exists()));
+    let found = given.map(PathBuf::from).or(set).or_else(|| home.filter(|path| path.exists()));
     found.unwrap_or_else(|| "/etc/kubernetes/admin.conf".into())
 }
 

@@ -43,8 +43,14 @@ fn what_keeps_an_upgrade_from_beginning_is_named() {
     assert!(said(&directory, "apply").contains("this machine has no control plane"));
     assert!(said(&directory, &format!("plan --config {file}")).contains("upgrade.yaml"));
     directory.put("upgrade.yaml", "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ResetConfiguration\n");
-    assert!(said(&directory, &format!("plan --config {file}")).contains("no UpgradeConfiguration found in the file"));
-    directory.put("upgrade.yaml", "apiVersion: kubeadm.k8s.io/v1beta4\nkind: UpgradeConfiguration\napply: {forced: true}\n");
+    assert!(
+        said(&directory, &format!("plan --config {file}"))
+            .contains("no UpgradeConfiguration found in the file")
+    );
+    directory.put(
+        "upgrade.yaml",
+        "apiVersion: kubeadm.k8s.io/v1beta4\nkind: UpgradeConfiguration\napply: {forced: true}\n",
+    );
     assert!(said(&directory, &format!("plan --config {file}")).contains("unknown field \"apply.forced\""));
     assert!(said(&directory, "node --skip-phases nothing").contains("invalid phase name: nothing"));
     assert!(said(&directory, "node").contains("kubelet.conf"));

@@ -4,8 +4,8 @@ use crate::platform::clock::Clock;
 
 const NOW: Timestamp = Timestamp::from_secs(1_795_305_600);
 
-fn options(line: &str) -> TokenOptions {
-    parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap()
+fn options(line: &str) -> CommandWords {
+    CommandWords::parse(&words(line), &OPTIONS).unwrap()
 }
 
 fn words(line: &str) -> Vec<String> {
@@ -23,7 +23,25 @@ fn a_new_token_is_checked_before_the_server_is_asked() {
     assert!(said("create --usages signing", None).contains("token groups cannot be specified"));
     assert!(said("create --certificate-key ab", None).contains("--print-join-command"));
     assert!(said("create", Some("foo")).contains("not of the form"));
-    assert!(parse(&words("create --ttl soon")).is_err() && parse(&words("list -o wide")).is_err());
+    assert!(said("create --ttl soon", None).contains("--ttl \"soon\""));
+}
+
+#[test]
+fn an_option_of_another_subcommand_is_refused() {
+    for (line, named) in [
+        ("", "subcommand is required"),
+        ("list --ttl 1h", "invalid option '--ttl' for \"list\""),
+        ("create -o json", "invalid option '--output' for \"create\""),
+        ("generate --groups a", "invalid option '--groups'"),
+        ("delete abcdef --print-join-command", "invalid option '--print-join-command'"),
+        ("list -o wide", "wide"),
+    ] {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let environment =
+            Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
+        let why = command(&mut InitSession { environment }, &options(line)).unwrap_err().to_string();
+        assert!(why.contains(named), "{line}: {why}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,14 +7,21 @@ use crate::cmd::control_plane::upgrade::view::tests::{pod, settings, view};
 fn a_plan_names_every_component_and_where_it_runs() {
     let view = view();
     let plan = plan(&view, &settings(&view, "v1.36.2"), "v1.36.0", true);
-    assert_eq!((&plan["kind"], &plan["apiVersion"]), (&json!("UpgradePlan"), &json!("output.kubeadm.k8s.io/v1alpha3")));
+    assert_eq!(
+        (&plan["kind"], &plan["apiVersion"]),
+        (&json!("UpgradePlan"), &json!("output.kubeadm.k8s.io/v1alpha3"))
+    );
     let upgrade = &plan["availableUpgrades"][0];
     assert_eq!(upgrade["description"], "version in the v1.36 series");
     let rows: Vec<String> = upgrade["components"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|one| ["name", "nodeName", "currentVersion", "newVersion"].map(|name| one[name].as_str().unwrap()).join(" "))
+        .map(|one| {
+            ["name", "nodeName", "currentVersion", "newVersion"]
+                .map(|name| one[name].as_str().unwrap())
+                .join(" ")
+        })
         .collect();
     assert_eq!(
         rows,
@@ -58,7 +65,10 @@ fn the_text_of_a_plan_says_how_to_apply_it() {
     assert!(!said.contains("Note:"), "{said}");
     let said = shown("v1.37.0-rc.1");
     assert!(said.contains("Upgrade to the latest stable version:"), "{said}");
-    assert!(said.contains("\tagent upgrade apply v1.37.0-rc.1 --allow-release-candidate-upgrades\n"), "{said}");
+    assert!(
+        said.contains("\tagent upgrade apply v1.37.0-rc.1 --allow-release-candidate-upgrades\n"),
+        "{said}"
+    );
     assert!(said.contains("install an agent that is made for v1.37.0-rc.1"), "{said}");
     for target in ["v1.36.1", "v1.36.0"] {
         assert!(shown(target).contains("nothing to upgrade to"), "{target}");

@@ -76,7 +76,10 @@ fn settings_are_the_clusters_with_another_version() {
     assert_eq!(settings.cluster.image("kube-apiserver"), "registry.k8s.io/kube-apiserver:v1.36.2");
     // What is uploaded again says what it said.
     let document = settings.cluster.document();
-    assert_eq!((&document["encryptionAlgorithm"], &document["kubernetesVersion"]), (&json!("RSA-2048"), &json!("v1.36.2")));
+    assert_eq!(
+        (&document["encryptionAlgorithm"], &document["kubernetesVersion"]),
+        (&json!("RSA-2048"), &json!("v1.36.2"))
+    );
     assert_eq!(document["networking"]["podSubnet"], "10.244.0.0/16");
     assert!(matches!(settings.cluster.etcd, Etcd::Local(_)));
     assert_eq!(settings.endpoint.authority(), "192.0.2.1:6444");
