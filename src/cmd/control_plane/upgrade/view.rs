@@ -14,6 +14,7 @@ use super::versions::{KubeVersion, tag_of};
 use super::wishes::UpgradeWishes;
 use crate::cluster::client::h2::H2Transport;
 use crate::cluster::client::request::ResourcePath;
+use crate::cluster::client::transport::Transport;
 use crate::cluster::kubeconfig::PemSource;
 use crate::cmd::control_plane::api::{self, Api, ApiPhaseError};
 use crate::cmd::control_plane::config::InitSettings;
@@ -74,8 +75,8 @@ pub(super) struct ClusterView {
 }
 
 /// `is_worker`: with the rights of a node, which sees its own object and the configurations.
-pub(super) async fn read(
-    api: &Api<'_, H2Transport>,
+pub(super) async fn read<T: Transport>(
+    api: &Api<'_, T>,
     name: &str,
     is_worker: bool,
 ) -> Result<ClusterView, ApiPhaseError> {

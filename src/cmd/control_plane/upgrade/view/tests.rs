@@ -153,3 +153,38 @@ fn a_node_is_named_by_its_kubelets_certificate() {
     }
     assert!(node_name(&directory.path().join("none.conf")).unwrap_err().to_string().contains("none.conf"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_clusters_configuration_is_read_from_its_config_maps() {
+    use crate::cluster::fake::FakeApiserver;
+    use crate::cmd::control_plane::upload;
+    use crate::model::types::Timestamp;
+    use crate::platform::clock::Clock;
+    let server = FakeApiserver::new(Clock::manual(Timestamp::from_secs(1_800_000_000)), 1);
+    let say = |_: &str| {};
+    let limit = Duration::from_secs(60);
+    let api = Api::new(Some(api::client(server.transport("admin"))), &say, Instant::now() + limit);
+    let why = read(&api, "a", false).await.err().unwrap().to_string();
+    assert!(why.contains("ConfigMap \"kubeadm-config\"") && why.contains("was not found"), "{why}");
+    let made = view();
+    upload::kubeadm_config(&api, &made.documents.cluster).await.unwrap();
+    upload::kubelet_config(&api, &made.documents.kubelet, false).await.unwrap();
+    server.put(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "a" } }));
+    let found = read(&api, "a", false).await.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(found.documents.cluster, made.documents.cluster);
+    assert_eq!(found.documents.kubelet["kind"], "KubeletConfiguration");
+    assert!(!found.has_own_kubelet && found.documents.kube_proxy == json!({}));
+    assert_eq!((found.nodes.len(), &found.node["metadata"]["name"]), (1, &json!("a")));
+    // What a user has changed is theirs.
+    let path = "/api/v1/namespaces/kube-system/configmaps/kubelet-config";
+    let mut config = server.object(path).unwrap();
+    config["data"]["kubelet"] = "kind: KubeletConfiguration\nmaxPods: 20\n".into();
+    server.put(config.clone());
+    let found = read(&api, "a", true).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(found.has_own_kubelet && found.nodes.is_empty());
+    assert_eq!(found.documents.kubelet["maxPods"], 20);
+    config["data"] = json!({});
+    server.put(config);
+    let why = read(&api, "a", true).await.err().unwrap().to_string();
+    assert!(why.contains("kubelet-config") && why.contains("is missing"), "{why}");
+}
