@@ -56,6 +56,7 @@ fn what_keeps_an_upgrade_from_beginning_is_named() {
     assert!(said(&directory, "node").contains("kubelet.conf"));
     assert!(said(&directory, "plan").contains("admin.conf"));
     assert!(said(&directory, "plan -o xml").contains("\"xml\""));
+    std::fs::create_dir_all(directory.path().join("k/manifests")).unwrap();
     directory.put("k/manifests/kube-apiserver.yaml", "metadata: {}\n");
     assert!(said(&directory, "apply").contains("kube-apiserver.yaml: the annotation"));
 }

@@ -18,8 +18,8 @@ use crate::cluster::client::transport::Transport;
 use crate::cluster::kubeconfig::PemSource;
 use crate::cmd::control_plane::api::{self, Api, ApiPhaseError};
 use crate::cmd::control_plane::config::InitSettings;
-use crate::cmd::control_plane::config::checks::own_algorithm;
-use crate::cmd::control_plane::config::read::{Documents, HostFacts, settle};
+use crate::cmd::control_plane::config::fields::DocumentField;
+use crate::cmd::control_plane::config::read::{Documents, HostFacts, cluster, settle};
 use crate::cmd::control_plane::manifests::API_SERVER;
 use crate::cmd::control_plane::{Paths, objects, preflight};
 use crate::cmd::init::InitError;
@@ -197,11 +197,9 @@ impl ClusterView {
         let mut documents = self.documents.clone();
         documents.cluster["kubernetesVersion"] = version.into();
         // Its certificates stay what they are: new ones get other keys.
-        let algorithm = documents.cluster["encryptionAlgorithm"].as_str().unwrap_or_default().to_owned();
-        let is_foreign = own_algorithm(&algorithm).is_err();
-        if is_foreign {
-            documents.cluster["encryptionAlgorithm"] = Value::Null;
-        }
+        let as_it_says = cluster(&DocumentField::of(&documents.cluster), version)?;
+        documents.cluster["encryptionAlgorithm"] = Value::Null;
+        documents.cluster["featureGates"] = Value::Null;
         let socket = match self.node["metadata"]["annotations"][CRI_SOCKET].as_str() {
             Some(socket) => socket.to_owned(),
             None => socket_of(paths).unwrap_or_else(|| preflight::OWN_SOCKET.to_owned()),
@@ -220,9 +218,8 @@ impl ClusterView {
         documents.init["localAPIEndpoint"] =
             json!({ "advertiseAddress": at.ip().to_string(), "bindPort": at.port() });
         let (mut settings, warnings) = settle(&documents, &host, paths)?;
-        if is_foreign {
-            settings.cluster.algorithm = algorithm;
-        }
+        settings.cluster.algorithm = as_it_says.algorithm;
+        settings.cluster.feature_gates = as_it_says.feature_gates;
         settings.given_kubelet = settings.given_kubelet.filter(|_| self.has_own_kubelet);
         settings.given_kube_proxy = settings.given_kube_proxy.filter(|_| self.has_own_proxy);
         Ok((settings, warnings))

@@ -77,9 +77,11 @@ fn backups_have_kubeadms_names_and_belong_to_their_owner() {
 #[test]
 fn etcds_data_is_copied_as_it_is() {
     let directory = TempDir::new();
-    directory.put("etcd/member/snap/db", "data");
-    directory.put("etcd/member/wal/0.wal", "log");
     let at = |name: &str| directory.path().join(name);
+    for (name, text) in [("etcd/member/snap/db", "data"), ("etcd/member/wal/0.wal", "log")] {
+        fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+        directory.put(name, text);
+    }
     fs::set_permissions(at("etcd/member/snap/db"), fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(size(&at("etcd")).unwrap(), 7);
     copy(&at("etcd"), &at("copy")).unwrap();

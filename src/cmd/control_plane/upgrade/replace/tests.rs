@@ -19,6 +19,7 @@ struct Fake {
     renewed: Vec<String>,
     /// So many more effects, then the power is cut.
     power: Option<usize>,
+    was_cut: bool,
 }
 
 impl Fake {
@@ -33,7 +34,10 @@ impl Fake {
 
     fn effect(&mut self) -> Result<(), InitError> {
         match &mut self.power {
-            Some(0) => return Err(InitError::Aborted),
+            Some(0) => {
+                self.was_cut = true;
+                return Err(InitError::Aborted);
+            }
             Some(left) => *left -= 1,
             None => {}
         }
@@ -199,7 +203,8 @@ fn a_way_back_that_fails_keeps_the_record_and_says_where_backups_are() {
     assert_eq!(fake.saved().unwrap().replacing.as_deref(), Some(ETCD));
     // The next run sees that the manifest before is there, and goes on.
     fake.lost = false;
-    let record = resume(&mut fake, fake.saved().unwrap()).unwrap();
+    let saved = fake.saved().unwrap();
+    let record = resume(&mut fake, saved).unwrap();
     replace(&mut fake, task(Some(record), &COMPONENTS)).unwrap();
     assert!(fake.are_all("new"));
 }
@@ -214,7 +219,7 @@ fn a_power_cut_at_any_moment_is_gone_on_from_or_undone() {
             fake.broken.extend(broken.map(|component| format!("new {component}")));
             fake.power = Some(cuts);
             let ended = replace(&mut fake, task(None, &COMPONENTS));
-            let was_cut = fake.power == Some(0);
+            let was_cut = fake.was_cut;
             fake.power = None;
             // All of a manifest, and never without its backup.
             for component in COMPONENTS {

@@ -49,7 +49,7 @@ pub(in crate::cmd::control_plane::upgrade) fn view() -> ClusterView {
     };
     view.documents.cluster = json!({
         "apiVersion": "kubeadm.k8s.io/v1beta4", "kind": "ClusterConfiguration", "kubernetesVersion": "v1.36.1",
-        "encryptionAlgorithm": "RSA-2048", "networking": { "podSubnet": "10.244.0.0/16" },
+        "encryptionAlgorithm": "RSA-2048", "featureGates": { "PublicKeysECDSA": false, "Gone": true }, "networking": { "podSubnet": "10.244.0.0/16" },
         "etcd": { "local": { "dataDir": "/var/lib/etcd" } },
     });
     let kind = |version: &str, kind: &str| json!({ "apiVersion": version, "kind": kind });
@@ -80,6 +80,7 @@ fn settings_are_the_clusters_with_another_version() {
         (&document["encryptionAlgorithm"], &document["kubernetesVersion"]),
         (&json!("RSA-2048"), &json!("v1.36.2"))
     );
+    assert_eq!(document["featureGates"], json!({ "PublicKeysECDSA": false, "Gone": true }));
     assert_eq!(document["networking"]["podSubnet"], "10.244.0.0/16");
     assert!(matches!(settings.cluster.etcd, Etcd::Local(_)));
     assert_eq!(settings.endpoint.authority(), "192.0.2.1:6444");
