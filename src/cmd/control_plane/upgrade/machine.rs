@@ -14,6 +14,7 @@ use super::view::Reach;
 use crate::agent::control_plane::renewal::{self, Directories, Place, Renewed};
 use crate::agent::control_plane::sign::Terms;
 use crate::cluster::client::request::ResourcePath;
+use crate::cmd::cli::yaml;
 use crate::cmd::control_plane::Paths;
 use crate::cmd::control_plane::api::AGAIN;
 use crate::cmd::control_plane::config::{ClusterConfig, Etcd, InitSettings};
@@ -122,14 +123,16 @@ fn own_algorithm(cluster: &ClusterConfig) -> &str {
     if cluster.algorithm.starts_with("RSA-") { "ECDSA-P256" } else { &cluster.algorithm }
 }
 
-/// Whether two manifests are the same pod. Empty members are none.
+/// Whether two manifests are the same pod.
 pub(super) fn is_same_pod(one: &str, other: &str) -> bool {
-    let read = |text: &str| {
-        let mut values = yaml_to_values(text, false).ok()?;
-        values.iter_mut().for_each(without_empty);
-        Some(values)
-    };
-    one == other || read(one).is_some_and(|values| Some(values) == read(other))
+    plain(one) == plain(other)
+}
+
+/// A manifest in one form, whoever has written it: without comments and empty members. What is no YAML stays.
+pub(super) fn plain(manifest: &str) -> String {
+    let Ok(mut values) = yaml_to_values(manifest, false) else { return manifest.to_owned() };
+    values.iter_mut().for_each(without_empty);
+    values.iter().map(yaml::to_string).collect::<Vec<_>>().join("---\n")
 }
 
 fn without_empty(value: &mut Value) {

@@ -50,8 +50,11 @@ fn upgrade(view: &ClusterView, settings: &InitSettings, own: &str, has_etcd: boo
     let (cluster, target) = (view.version(), settings.cluster.version.as_str());
     let mut components = Vec::new();
     let mut add = |name: &str, current: &str, new: &str, node: &str| {
-        components
-            .push(json!({ "name": name, "currentVersion": current, "newVersion": new, "nodeName": node }));
+        let mut component = json!({ "name": name, "currentVersion": current, "newVersion": new });
+        if !node.is_empty() {
+            component["nodeName"] = node.into();
+        }
+        components.push(component);
     };
     let mut each = |name: &str, versions: &BTreeMap<String, Vec<String>>, new: &str| {
         for (version, nodes) in versions {

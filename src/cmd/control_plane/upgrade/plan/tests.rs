@@ -19,7 +19,7 @@ fn a_plan_names_every_component_and_where_it_runs() {
         .iter()
         .map(|one| {
             ["name", "nodeName", "currentVersion", "newVersion"]
-                .map(|name| one[name].as_str().unwrap())
+                .map(|name| one[name].as_str().unwrap_or_default())
                 .join(" ")
         })
         .collect();
