@@ -31,6 +31,7 @@ impl Another {
             network.send(gettid()).expect("the first machine waits");
             let Ok(first) = given.recv() else { return };
             for line in [
+                "sysctl -q -w net.ipv4.ip_forward=1",
                 "ip link set lo up",
                 &format!("ip addr add {address}/24 dev eth0"),
                 "ip link set eth0 up",
@@ -39,7 +40,7 @@ impl Another {
                 shell(line);
             }
             let host = Host::of(runtime);
-            shell(&format!("hostname {name}"));
+            shell(&format!("hostname {name}; echo {address} {name} >> /etc/hosts"));
             first(&host);
             while let Ok(job) = given.recv() {
                 job(&host);
@@ -71,6 +72,12 @@ impl Another {
 
 impl Drop for Another {
     fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(jobs) = &self.jobs
+        {
+            // It may have failed itself.
+            let _ = jobs.send(Box::new(Host::show_logs));
+        }
         drop(self.jobs.take());
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(
