@@ -20,7 +20,7 @@ const MOST_SKEW: Duration = Duration::from_secs(300);
 const OWN_FLAGS: [&str; 4] = ["kubeconfig", "bootstrap-kubeconfig", "hostname-override", "link-profile"];
 
 /// The host of `host:port`, without brackets.
-pub(super) fn host(endpoint: &str) -> Option<&str> {
+pub(in crate::cmd) fn host(endpoint: &str) -> Option<&str> {
     let (host, _) = endpoint.rsplit_once(':')?;
     Some(host.trim_start_matches('[').trim_end_matches(']'))
 }
@@ -41,7 +41,7 @@ pub(super) fn local_pods(pods: &[String]) -> PreflightFinding {
 }
 
 /// kubeadm's rule: a node of that name that works is another machine.
-pub(super) fn is_free(node: &Value, name: &str) -> Result<(), String> {
+pub(in crate::cmd) fn is_free(node: &Value, name: &str) -> Result<(), String> {
     let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
     if !conditions.clone().any(|it| it["type"] == "Ready" && it["status"] == "True") {
         return Ok(());
@@ -170,6 +170,14 @@ pub(super) fn clock_warning(now: Timestamp, server: Option<Timestamp>) -> Option
 pub(in crate::cmd::init) fn without_cluster(text: &str) -> Option<String> {
     let flags = others(text, false);
     (flags != install::service_flags(text)).then(|| with_flags(text, &flags))
+}
+
+/// The same file without some flags; `None` when it has none of them.
+pub(in crate::cmd::init) fn without_flags(text: &str, is_unwanted: &dyn Fn(&str) -> bool) -> Option<String> {
+    let mut flags = install::service_flags(text);
+    let count = flags.len();
+    flags.retain(|flag| !is_unwanted(flag));
+    (flags.len() < count).then(|| with_flags(text, &flags))
 }
 
 /// The flags that do not belong to `join`. A name that the user has given stays, unless it is replaced.
