@@ -28,7 +28,9 @@ mod restriction;
 mod same_commands;
 mod same_files;
 mod same_objects;
+mod second;
 mod streams;
+mod traces;
 mod whole;
 mod workloads;
 

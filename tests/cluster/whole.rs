@@ -3,14 +3,13 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc;
-use std::time::Duration;
 
-use nix::unistd::gettid;
 use serde_json::{Value, json};
 
 use super::control_plane::{ADDRESS, VERSION, make_network, said};
 use super::machine::{Host, NAME, wait};
+use super::second::Second;
+use super::traces::traces;
 use super::{condition, container, images};
 use crate::support::embedded::Embedded;
 
@@ -143,51 +142,108 @@ fn an_empty_machine_becomes_a_cluster_and_survives_a_power_cut() {
 
 #[test]
 fn machines_join_what_the_agent_has_made() {
-    let (network, networks) = mpsc::channel();
-    let (command, commands) = mpsc::channel::<String>();
-    // Before this thread has namespaces of its own, which the other would share.
-    let second = std::thread::Builder::new().name("second".to_owned()).spawn(move || {
-        let runtime = Embedded::new();
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("make a network namespace");
-        network.send(gettid()).expect("the first machine waits");
-        let Ok(line) = commands.recv() else { return };
-        for line in [
-            "ip link set lo up",
-            "ip addr add 192.0.2.11/24 dev eth0",
-            "ip link set eth0 up",
-            "ip route add default dev eth0",
-        ] {
-            said(Command::new("sh").args(["-c", line])).unwrap_or_else(|error| panic!("{error}"));
-        }
-        let host = Host::of(runtime);
-        said(Command::new("hostname").arg("second")).unwrap_or_else(|error| panic!("{error}"));
-        let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "\\").skip(1).collect();
-        let joined = host.run("agent", &[&words[..], &[MACHINE_FACTS]].concat());
-        joined.unwrap_or_else(|error| panic!("{error}"));
-        // Until the first machine has seen enough.
-        let _ = commands.recv();
-    });
-    let second = second.expect("start a thread");
-    let tid = networks.recv_timeout(Duration::from_secs(30)).expect("the second machine's network");
-
+    let second = Second::start();
     let host = host();
-    for line in [
-        format!("ip link add to-second type veth peer name eth0 netns {tid}"),
-        "ip link set to-second master uplink up".to_owned(),
-    ] {
-        said(Command::new("sh").args(["-c", &line])).unwrap_or_else(|error| panic!("{error}"));
-    }
+    second.connect();
     let made = init(&host);
     let line = made.split("agent join").nth(1).expect("how machines join");
     let line = line.split("\n\n").next().unwrap_or_default().replace("\\\n", " ");
-    command.send(format!("agent join {line}")).expect("the second machine waits");
+    second.agent(&format!("join {line} {MACHINE_FACTS}")).unwrap_or_else(|error| panic!("{error}"));
     let node = wait_until_ready(&host, "second");
     assert!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"].is_null(), "{node}");
     // One for each: they may not be on one node.
     kubectl(&host, &["cordon", NAME]).unwrap_or_else(|error| panic!("{error}"));
     deploy(&host, "web", 1);
     assert_eq!(wait_for_pods(&host, "web", 1), ["second"]);
-    drop(command);
-    second.join().expect("the second machine");
+    second.finish();
     assert!(Path::new("/etc/kubernetes/admin.conf").exists());
+}
+
+/// Names of etcd's members, and whether they vote.
+fn etcd_members() -> Result<Vec<(String, bool)>, String> {
+    let pki = |name: &str| format!("/etc/kubernetes/pki/etcd/{name}");
+    let (authority, certificate, key) =
+        (pki("ca.crt"), pki("healthcheck-client.crt"), pki("healthcheck-client.key"));
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--fail", "--cacert", &authority, "--cert", &certificate, "--key", &key, "-d", "{}"]);
+    let text = said(curl.arg("https://127.0.0.1:2379/v3/cluster/member/list"))?;
+    let answer: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    let members = answer["members"].as_array().into_iter().flatten();
+    let shown = |member: &Value| {
+        (member["name"].as_str().unwrap_or_default().to_owned(), member["isLearner"] != true)
+    };
+    let mut members: Vec<_> = members.map(shown).collect();
+    members.sort();
+    Ok(members)
+}
+
+fn voting(names: &[&str]) -> Vec<(String, bool)> {
+    names.iter().map(|name| ((*name).to_owned(), true)).collect()
+}
+
+#[test]
+fn a_control_plane_gets_another_node_and_loses_it() {
+    let second = Second::start();
+    let host = host();
+    second.connect();
+    init_with(&host, &format!("controlPlaneEndpoint: {ADDRESS}\n"));
+    let config = host.path("init.yaml").display().to_string();
+    let run = |words: &[&str]| host.run("agent", words).unwrap_or_else(|error| panic!("{error}"));
+    let uploaded = run(&["init", "phase", "upload-certs", "--upload-certs", "--config", &config]);
+    let key = uploaded.trim().lines().last().expect("a key").to_owned();
+    let line = run(&["token", "create", "--print-join-command", "--certificate-key", &key, ADMIN]);
+    assert!(line.starts_with("agent join ") && line.contains("--control-plane"), "{line}");
+    let line = line.trim().trim_start_matches("agent ");
+    let before = second.run(|host| Ok(traces(host).join("\n"))).expect("what is there");
+    let said = second.agent(&format!("{line} {MACHINE_FACTS}")).unwrap_or_else(|error| panic!("{error}"));
+    assert!(said.contains("a new control plane instance was created"), "{said}");
+    assert!(said.contains("* A new etcd member was added"), "{said}");
+    assert_eq!(etcd_members().expect("members"), voting(&[NAME, "second"]));
+    let node = wait_until_ready(&host, "second");
+    assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"], "");
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let is_tainted = |taint: &Value| taint["key"] == "node-role.kubernetes.io/control-plane";
+    assert!(taints.iter().any(is_tainted), "{node}");
+    for server in [ADDRESS, "192.0.2.11"] {
+        let server = format!("--server=https://{server}:6443");
+        let said = kubectl(&host, &[&server, "get", "nodes", "-o", "name"]);
+        assert_eq!(said.unwrap_or_else(|error| panic!("{error}")), "node/machine\nnode/second\n", "{server}");
+    }
+
+    let said = second.agent("reset --force").unwrap_or_else(|error| panic!("{error}"));
+    assert!(said.contains("[reset] Removed the etcd member on this node from the etcd cluster"), "{said}");
+    assert!(!said.contains("not created by the agent"), "{said}");
+    let after = second.run(|host| Ok(traces(host).join("\n"))).expect("what is left");
+    assert_eq!(after, before, "reset has left something: {said}");
+    assert_eq!(etcd_members().expect("members"), voting(&[NAME]));
+    second.finish();
+    deploy(&host, "web", 2);
+    assert_eq!(wait_for_pods(&host, "web", 2), [NAME, NAME]);
+}
+
+#[test]
+fn a_reset_leaves_nothing_of_a_control_plane() {
+    let host = host();
+    let before = traces(&host);
+    init(&host);
+    fs::write("/etc/kubernetes/pki/mine.pem", "the user's").expect("write a file");
+    let would = host.run("agent", &["reset", "--dry-run"]).unwrap_or_else(|error| panic!("{error}"));
+    for words in ["Would remove the etcd member on this node", "Would delete contents", "kube-apiserver.yaml", "ca.key"] {
+        assert!(would.contains(words), "{words}: {would}");
+    }
+    assert_eq!(static_pods(&host).len(), STATIC_PODS.len());
+    let said = host.run("agent", &["reset", "--force"]).unwrap_or_else(|error| panic!("{error}"));
+    assert!(said.contains("[reset] Deleted contents of the etcd data directory: /var/lib/etcd"), "{said}");
+    assert!(said.contains("network traffic filtering rules"), "{said}");
+    assert!(!said.contains("Failed to remove etcd member"), "{said}");
+    assert_eq!(fs::read_to_string("/etc/kubernetes/pki/mine.pem").expect("it stays"), "the user's");
+    fs::remove_dir_all("/etc/kubernetes/pki").expect("remove the user's");
+    fs::remove_dir("/etc/kubernetes").expect("nothing else is there");
+    assert_eq!(traces(&host), before, "reset has left something: {said}");
+    for path in ["/var/lib/etcd", "/etc/kubernetes"] {
+        assert!(!Path::new(path).exists(), "{path} is still there");
+    }
+    // The machine can become one again.
+    init(&host);
+    wait_until_ready(&host, NAME);
 }

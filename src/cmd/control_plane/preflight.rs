@@ -131,7 +131,6 @@ pub(super) fn show(
 
 /// The checks of `agent join --control-plane` before the cluster is asked. `host`: of the discovery's endpoint; empty with
 /// a file.
-#[expect(dead_code, reason = "agent join --control-plane calls it")]
 pub(in crate::cmd) fn before_joining(
     session: &mut InitSession<'_>,
     checks: &InitOptions,
@@ -145,7 +144,6 @@ pub(in crate::cmd) fn before_joining(
 }
 
 /// Those after it, and the images. `has_key`: the certificates are downloaded, so they are not here.
-#[expect(dead_code, reason = "agent join --control-plane calls it")]
 pub(in crate::cmd) fn before_instance(
     context: &mut Context<'_, '_>,
     checks: &InitOptions,
