@@ -11,6 +11,7 @@ use crate::support::agent::{AgentProcess, NODE};
 use crate::support::embedded::Embedded;
 use crate::support::image::BUSYBOX;
 
+mod another;
 mod certificates;
 mod charts;
 mod churn;
@@ -28,10 +29,10 @@ mod restriction;
 mod same_commands;
 mod same_files;
 mod same_objects;
-mod second;
 mod streams;
 mod traces;
 mod whole;
+mod with_kubeadm;
 mod workloads;
 
 use control_plane::{ADDRESS, ControlPlane, Options};

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use sha2::{Digest as _, Sha256};
 
 use super::table::{AFFINITY, Frontend, Frontends, Place, stale};
+use crate::codec::hex;
 use crate::model::cidr::Cidr;
 use crate::platform::sys::netlink::NetlinkError;
 use crate::platform::sys::netlink::conntrack;
@@ -41,7 +42,7 @@ impl KernelNames {
         let link = if PREFIX.len() + bridge.len() <= MAX_NAME {
             format!("{PREFIX}{bridge}")
         } else {
-            format!("{PREFIX}{}", &hex(&Sha256::digest(bridge))[..8])
+            format!("{PREFIX}{}", &hex::encode(&Sha256::digest(bridge))[..8])
         };
         Self { link, table: format!("{bridge}-services") }
     }
@@ -215,11 +216,7 @@ pub(super) fn apply(rules: Vec<Table>) -> Result<bool, RulesError> {
 }
 
 fn hash(table: &Table) -> String {
-    hex(&Sha256::digest(format!("{table:?}"))[..8])
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    hex::encode(&Sha256::digest(format!("{table:?}"))[..8])
 }
 
 /// Clients whose target is gone get another one.

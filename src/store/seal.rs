@@ -6,14 +6,13 @@
 //! twice; a value is bound to its source, Secret and key, so a row cannot be moved to another one. Nothing in
 //! here prints a key or a value.
 
-use std::fmt::Write as _;
-
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 
 use super::error::StoreError;
 use crate::codec::base64;
+use crate::codec::hex;
 
 pub(super) const KEY_BYTES: usize = 32;
 /// The `key_id` of a value that is stored in the clear.
@@ -84,12 +83,7 @@ impl SealingKey {
         // Distinguishes keys and reveals nothing about them.
         let id = |label: &str| {
             let digest = Sha256::new().chain_update(label).chain_update(bytes).finalize();
-            let mut id = String::with_capacity(16);
-            for byte in &digest[..8] {
-                // Writing to a String cannot fail.
-                let _ = write!(id, "{byte:02x}");
-            }
-            id
+            hex::encode(&digest[..8])
         };
         let (id, earlier_id) = (id("agent store key, bound to sources: "), id("agent store key"));
         Ok(Self { key: LessSafeKey::new(key), id, earlier_id, is_text: false })

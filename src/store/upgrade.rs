@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use crate::codec::hex;
 use crate::platform::sys::durable;
 use crate::store::upgrade::rules::UpgradeRecord;
 
@@ -45,7 +46,7 @@ pub(crate) fn digest(path: &Path) -> io::Result<String> {
     let (mut file, mut hasher, mut piece) = (File::open(path)?, Sha256::new(), vec![0; 64 << 10]);
     loop {
         match file.read(&mut piece)? {
-            0 => return Ok(hex(&hasher.finalize())),
+            0 => return Ok(hex::encode(&hasher.finalize())),
             length => hasher.update(&piece[..length]),
         }
     }
@@ -54,16 +55,7 @@ pub(crate) fn digest(path: &Path) -> io::Result<String> {
 /// SHA-256 of bytes, in hex.
 #[must_use]
 pub(crate) fn digest_of(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|digit| char::from(DIGITS[usize::from(digit)]))
-        .collect()
+    hex::encode(&Sha256::digest(bytes))
 }
 
 #[cfg(test)]

@@ -6,17 +6,17 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::another::Another;
 use super::control_plane::{ADDRESS, VERSION, make_network, said};
 use super::machine::{Host, NAME, wait};
-use super::second::Second;
 use super::traces::traces;
 use super::{condition, container, images};
 use crate::support::embedded::Embedded;
 
 /// What is found wrong with the machine that tests run on.
-const MACHINE_FACTS: &str = "--ignore-preflight-errors=SystemVerification,NumCPU,Mem,Swap";
+pub const MACHINE_FACTS: &str = "--ignore-preflight-errors=SystemVerification,NumCPU,Mem,Swap";
 const STATIC_PODS: [&str; 4] = ["etcd-", "kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"];
-const ADMIN: &str = "--kubeconfig=/etc/kubernetes/admin.conf";
+pub const ADMIN: &str = "--kubeconfig=/etc/kubernetes/admin.conf";
 
 /// A machine with the images of a control plane; the calling thread is in its network.
 pub fn host() -> Host {
@@ -142,20 +142,24 @@ fn an_empty_machine_becomes_a_cluster_and_survives_a_power_cut() {
 
 #[test]
 fn machines_join_what_the_agent_has_made() {
-    let second = Second::start();
+    let second = Another::start("second", "192.0.2.11");
     let host = host();
     second.connect();
     let made = init(&host);
     let line = made.split("agent join").nth(1).expect("how machines join");
     let line = line.split("\n\n").next().unwrap_or_default().replace("\\\n", " ");
-    second.agent(&format!("join {line} {MACHINE_FACTS}")).unwrap_or_else(|error| panic!("{error}"));
+    let line = format!("join {line}");
+    let joined = second.run(move |host| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        host.run("agent", &[&words[..], &[MACHINE_FACTS]].concat())
+    });
+    joined.unwrap_or_else(|error| panic!("{error}"));
     let node = wait_until_ready(&host, "second");
     assert!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"].is_null(), "{node}");
     // One for each: they may not be on one node.
     kubectl(&host, &["cordon", NAME]).unwrap_or_else(|error| panic!("{error}"));
     deploy(&host, "web", 1);
     assert_eq!(wait_for_pods(&host, "web", 1), ["second"]);
-    second.finish();
     assert!(Path::new("/etc/kubernetes/admin.conf").exists());
 }
 
@@ -183,7 +187,7 @@ fn voting(names: &[&str]) -> Vec<(String, bool)> {
 
 #[test]
 fn a_control_plane_gets_another_node_and_loses_it() {
-    let second = Second::start();
+    let second = Another::start("second", "192.0.2.11");
     let host = host();
     second.connect();
     init_with(&host, &format!("controlPlaneEndpoint: {ADDRESS}\n"));
@@ -193,11 +197,17 @@ fn a_control_plane_gets_another_node_and_loses_it() {
     let key = uploaded.trim().lines().last().expect("a key").to_owned();
     let line = run(&["token", "create", "--print-join-command", "--certificate-key", &key, ADMIN]);
     assert!(line.starts_with("agent join ") && line.contains("--control-plane"), "{line}");
-    let line = line.trim().trim_start_matches("agent ");
-    let before = second.run(|host| Ok(traces(host).join("\n"))).expect("what is there");
-    let said = second.agent(&format!("{line} {MACHINE_FACTS}")).unwrap_or_else(|error| panic!("{error}"));
-    assert!(said.contains("a new control plane instance was created"), "{said}");
-    assert!(said.contains("* A new etcd member was added"), "{said}");
+    let before = second.run(|host| {
+        images::offer(&host.path("images"), &host.path(""));
+        traces(host)
+    });
+    let joined = second.run(move |host| {
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        host.run("agent", &[&words[..], &[MACHINE_FACTS, "--timeout=3m"]].concat())
+    });
+    let joined = joined.unwrap_or_else(|error| panic!("{error}"));
+    assert!(joined.contains("a new control plane instance was created"), "{joined}");
+    assert!(joined.contains("* A new etcd member was added"), "{joined}");
     assert_eq!(etcd_members().expect("members"), voting(&[NAME, "second"]));
     let node = wait_until_ready(&host, "second");
     assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"], "");
@@ -210,13 +220,13 @@ fn a_control_plane_gets_another_node_and_loses_it() {
         assert_eq!(said.unwrap_or_else(|error| panic!("{error}")), "node/machine\nnode/second\n", "{server}");
     }
 
-    let said = second.agent("reset --force").unwrap_or_else(|error| panic!("{error}"));
-    assert!(said.contains("[reset] Removed the etcd member on this node from the etcd cluster"), "{said}");
-    assert!(!said.contains("not created by the agent"), "{said}");
-    let after = second.run(|host| Ok(traces(host).join("\n"))).expect("what is left");
-    assert_eq!(after, before, "reset has left something: {said}");
+    let reset = second.run(|host| host.run("agent", &["reset", "--force"]));
+    let reset = reset.unwrap_or_else(|error| panic!("{error}"));
+    assert!(reset.contains("[reset] Removed the etcd member on this node from the etcd cluster"), "{reset}");
+    assert!(!reset.contains("not created by the agent"), "{reset}");
+    assert_eq!(second.run(traces), before, "reset has left something: {reset}");
     assert_eq!(etcd_members().expect("members"), voting(&[NAME]));
-    second.finish();
+    drop(second);
     deploy(&host, "web", 2);
     assert_eq!(wait_for_pods(&host, "web", 2), [NAME, NAME]);
 }

@@ -75,10 +75,7 @@ impl Signer {
         let issuer = match key {
             None => None,
             Some(key) => {
-                let key = keys::read(key)?;
-                if x509::public_key(der) != Some(key.subject_public_key_info().as_slice()) {
-                    return Err("the certificate and the private key do not belong together".to_owned());
-                }
+                let key = key_of(der, key)?;
                 let mut params = CertificateParams::default();
                 params.distinguished_name =
                     subject(der).ok_or("its subject has a form that cannot be signed for")?;
@@ -130,6 +127,18 @@ impl Signer {
         verify_chain(&certificate, &self.certificate, terms.now)?;
         Ok(Pair { certificate, key: key.serialize_pem() })
     }
+}
+
+/// Reads the key of a certificate (DER).
+///
+/// # Errors
+/// It is no key, or another's.
+pub(crate) fn key_of(certificate: &[u8], key: &str) -> Result<KeyPair, String> {
+    let key = keys::read(key)?;
+    if x509::public_key(certificate) != Some(key.subject_public_key_info().as_slice()) {
+        return Err("the certificate and the private key do not belong together".to_owned());
+    }
+    Ok(key)
 }
 
 fn generate(algorithm: &str) -> Result<KeyPair, String> {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::codec::hex;
 use crate::model::api::pod::StringMap;
 use crate::model::types::Timestamp;
 use crate::pod::volume::csi::CsiVolume;
@@ -67,12 +68,7 @@ pub(crate) fn access_mode(mode: &str, is_multi_writer: bool) -> i32 {
 }
 
 fn hash(parts: &[&str]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::new();
-    for byte in Sha256::digest(parts.concat()) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    hex::encode(&Sha256::digest(parts.concat()))
 }
 
 /// The name of a VolumeAttachment.

@@ -2,12 +2,11 @@
 //!
 //! Pure: texts in, a verdict out. Messages are kubeadm's.
 
-use std::fmt::Write as _;
-
 use ring::hmac;
 use serde_json::Value;
 
 use crate::codec::base64;
+use crate::codec::hex;
 use crate::platform::x509::{CERTIFICATE, pem_blocks, spki_sha256};
 
 /// The name of the ConfigMap in the namespace `kube-public`.
@@ -119,11 +118,7 @@ pub(crate) fn parse_pin(text: &str) -> Result<CaPin, String> {
 
 /// The pin of a certificate (DER); empty when it is none.
 pub(crate) fn shown_pin(certificate: &[u8]) -> String {
-    let mut text = "sha256:".to_owned();
-    for byte in spki_sha256(certificate).unwrap_or_default() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    "sha256:".to_owned() + &hex::encode(&spki_sha256(certificate).unwrap_or_default())
 }
 
 /// Checks that one of the authorities (PEM) has a pinned key.

@@ -20,6 +20,7 @@ use crate::cluster::client::h2::H2Transport;
 use crate::cluster::discovery::cluster_of;
 use crate::cluster::pki::files::ClusterEntry;
 use crate::codec::base64;
+use crate::codec::hex;
 use crate::model::duration::GoDuration;
 use crate::model::types::Timestamp;
 use crate::platform::rt;
@@ -207,7 +208,7 @@ impl<'a> ApiPhases<'a> {
         upload::certificates(api, &key, &self.shared_files()?, self.now).await?;
         self.key.set(Some(key));
         if !self.options.skip_certificate_key_print {
-            (self.say)(&format!("[upload-certs] Using certificate key:\n{}\n", objects::hex(&key)));
+            (self.say)(&format!("[upload-certs] Using certificate key:\n{}\n", hex::encode(&key)));
         }
         Ok(())
     }
@@ -281,7 +282,7 @@ impl<'a> ApiPhases<'a> {
         let key = match (self.key.get(), self.options.skip_certificate_key_print) {
             (None, _) => String::new(),
             (Some(_), true) => WITHHELD.to_owned(),
-            (Some(key), false) => objects::hex(&key),
+            (Some(key), false) => hex::encode(&key),
         };
         let has_endpoint = !self.settings.cluster.control_plane_endpoint.is_empty();
         for token in &self.settings.tokens {

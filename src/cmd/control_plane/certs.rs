@@ -14,6 +14,8 @@ use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
 use crate::serve::server::pki::verify_chain;
 use sign::{Leaf, Signer, Terms};
 
+const PUBLIC_KEY: &str = "PUBLIC KEY";
+
 /// What a certificate is for, on this node of this cluster.
 pub(crate) fn leaf(spec: &CertSpec, settings: &InitSettings) -> Leaf {
     let node = settings.node.name.as_str();
@@ -135,6 +137,7 @@ fn make_leaf(context: &mut Context<'_, '_>, spec: &CertSpec) -> Result<(), InitE
                 spec.signer
             ))
         })?;
+        check_key(context, base, &found)?;
         return context.say(&format!("[certs] Using existing {base} certificate and key on disk\n"));
     }
     if !authority.has_key() {
@@ -210,6 +213,18 @@ fn check_names(context: &Context<'_, '_>, spec: &CertSpec) -> Result<(), InitErr
     }
 }
 
+/// What serves with a certificate needs its key.
+fn check_key(context: &Context<'_, '_>, base: &str, certificate: &str) -> Result<(), InitError> {
+    let file = context.settings.cluster.cert(base, "key");
+    let refused =
+        |why: &str| InitError::ControlPlane(format!("failure loading {base} key: {}: {why}", path(&file)));
+    let key = context
+        .read(&file)?
+        .ok_or_else(|| refused("no such file: restore it, or remove its certificate to generate both"))?;
+    let der = pem_blocks(certificate, CERTIFICATE).into_iter().next().unwrap_or_default();
+    sign::key_of(&der, &key).map_err(|why| refused(&why)).map(drop)
+}
+
 /// A key without its certificate may be one that others still use.
 fn refuse_leftover(context: &Context<'_, '_>, base: &str) -> Result<(), InitError> {
     let key = context.settings.cluster.cert(base, "key");
@@ -240,10 +255,17 @@ fn service_accounts(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     let cluster = context.settings.cluster.clone();
     let (file, public) = (cluster.cert("sa", "key"), cluster.cert("sa", "pub"));
     if let Some(key) = context.read(&file)? {
-        keys::read(&key).map_err(|why| {
+        let key = keys::read(&key).map_err(|why| {
             InitError::ControlPlane(format!("couldn't load the private key {}: {why}", file.display()))
         })?;
-        return context.say("[certs] Using the existing \"sa\" key\n");
+        context.say("[certs] Using the existing \"sa\" key\n")?;
+        let expected = key.public_key_pem();
+        if context.read(&public)?.is_some_and(|found| is_same_key(&found, &expected)) {
+            return Ok(());
+        }
+        // Tokens that the key signs would be refused with another.
+        context.say("[certs] Writing the public key of \"sa\"\n")?;
+        return context.put(public, 0o600, expected, Visibility::Secret);
     }
     if is_external(context, "ca") && context.has(&public) {
         return context.say("[certs] Using existing sa keys\n");
@@ -252,6 +274,10 @@ fn service_accounts(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     context.say("[certs] Generating \"sa\" key and public key\n")?;
     context.put(file, 0o600, key, Visibility::Secret)?;
     context.put(public, 0o600, public_key, Visibility::Secret)
+}
+
+fn is_same_key(found: &str, expected: &str) -> bool {
+    pem_blocks(found, PUBLIC_KEY) == pem_blocks(expected, PUBLIC_KEY)
 }
 
 /// Warns of a certificate that is not valid now.
@@ -294,7 +320,8 @@ pub(super) fn check_external(context: &Context<'_, '_>) -> Result<(), InitError>
             };
             let certificate = context.read(&file)?.ok_or_else(|| refused(&file, "no such file"))?;
             let key_text = context.read(&key)?.ok_or_else(|| refused(&key, "no such file"))?;
-            keys::read(&key_text).map_err(|why| refused(&key, &why))?;
+            let der = pem_blocks(&certificate, CERTIFICATE).into_iter().next().unwrap_or_default();
+            sign::key_of(&der, &key_text).map_err(|why| refused(&key, &why))?;
             verify_chain(&certificate, &authority.certificate, context.now())
                 .map_err(|why| refused(&file, &why))?;
         }

@@ -9,12 +9,13 @@ use super::expiry::{self, Found};
 use super::output::Output;
 use super::user_command::settings_of;
 use super::words::{CommandWords, Known, Small, YEAR};
-use super::{objects, requests, upload};
+use super::{requests, upload};
 use crate::agent::control_plane::renewal::{self, Directories, Place, RenewalError, Renewed, authority_name};
 use crate::agent::control_plane::sign::Terms;
 use crate::cmd::cli::Environment;
 use crate::cmd::init::args::UsageError;
 use crate::cmd::init::{InitError, InitSession};
+use crate::codec::hex;
 use crate::model::duration::GoDuration;
 use crate::platform::logging::chain;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
@@ -76,7 +77,7 @@ fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), In
         ["certificate-key"] => {
             given.only("certificate-key", &[])?;
             let key = upload::certificate_key().map_err(|error| InitError::ControlPlane(chain(&error)))?;
-            session.print(&format!("{}\n", objects::hex(&key)))
+            session.print(&format!("{}\n", hex::encode(&key)))
         }
         ["check-expiration"] => {
             given.only("check-expiration", &[&PLACES[..], &["output"]].concat())?;
@@ -157,8 +158,7 @@ fn found(directories: &Directories) -> Result<(Vec<Found>, Vec<Found>), InitErro
     }
     let mut authorities = Vec::new();
     for spec in CERTS.iter().filter(|spec| spec.signer.is_empty()) {
-        let text =
-            renewal::read(&directories.certs.join(format!("{}.crt", spec.base))).map_err(failed)?;
+        let text = renewal::read(&directories.certs.join(format!("{}.crt", spec.base))).map_err(failed)?;
         authorities.push(Found {
             name: authority_name(spec.base),
             authority: String::new(),

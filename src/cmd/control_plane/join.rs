@@ -191,6 +191,9 @@ fn settings(
     if cluster["encryptionAlgorithm"].as_str().is_some_and(|name| name.starts_with("RSA")) {
         cluster["encryptionAlgorithm"] = json!("ECDSA-P256");
     }
+    if let Some(gate) = cluster.pointer_mut("/featureGates/PublicKeysECDSA") {
+        *gate = json!(true);
+    }
     let mut documents = Documents { init: plan.init.clone(), cluster, kubelet, ..Documents::default() };
     if let Some(name) = &plan.node_name {
         documents.init["nodeRegistration"]["name"] = json!(name);

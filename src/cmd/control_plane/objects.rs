@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::cluster::client::request::ResourcePath;
 use crate::cmd::cli::yaml;
 use crate::codec::base64;
+use crate::codec::hex;
 use crate::codec::packed;
 use crate::codec::yaml::yaml_to_values;
 
@@ -95,14 +96,7 @@ pub(super) fn mark(config_map: &mut Value) {
     for value in config_map["data"].as_object().into_iter().flat_map(|data| data.values()) {
         hash.update(value.as_str().unwrap_or_default());
     }
-    config_map["metadata"]["annotations"][HASH] = format!("sha256:{}", hex(&hash.finalize())).into();
-}
-
-/// In lower case.
-#[must_use]
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    config_map["metadata"]["annotations"][HASH] = format!("sha256:{}", hex::encode(&hash.finalize())).into();
 }
 
 /// # Errors

@@ -15,7 +15,7 @@ use crate::agent::config::{Resolved, is_own_socket};
 use crate::cmd::init::args::InitOptions;
 use crate::cmd::init::facts::etcd::ExternalEtcdAccess;
 use crate::cmd::init::preflight::{ClusterNeeds, PreflightFinding, PreflightTask, Purpose, WantedPort};
-use crate::cmd::init::{InitError, InitSession, joining, resolve};
+use crate::cmd::init::{InitError, InitSession, joining, local_pods, resolve};
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::runtime::cri::{CriConfig, CriRuntime};
@@ -109,7 +109,9 @@ pub(super) fn run(context: &mut Context<'_, '_>, options: &ControlPlaneOptions) 
     let checks = check_options(&context.settings, options)?;
     let resolved = resolve(&checks)?;
     let wanted = purpose(&context.settings, &context.paths, &resolved);
-    let findings = context.session.check(&checks, &resolved, &wanted);
+    let mut findings = context.session.check(&checks, &resolved, &wanted);
+    findings.push(local_pods(&resolved));
+    checks.ignored.apply(&mut findings);
     context.session.judge(&findings)?;
     pull(context, &checks)
 }
@@ -125,6 +127,8 @@ pub(super) fn show(
     let resolved = resolve(&checks)?;
     session.say_checks(checks.json)?;
     let mut findings = session.check(&checks, &resolved, &purpose(settings, paths, &resolved));
+    findings.push(local_pods(&resolved));
+    checks.ignored.apply(&mut findings);
     findings.push(PreflightFinding::skipped(IMAGE_PULL, "agent preflight pulls no images"));
     session.show_checks(&findings, &checks)
 }
@@ -139,7 +143,9 @@ pub(in crate::cmd) fn before_joining(
 ) -> Result<(), InitError> {
     let resolved = resolve(checks)?;
     let wanted = joining(&resolved, PreflightTask::JoinControlPlane, name, host);
-    let findings = session.check(checks, &resolved, &wanted);
+    let mut findings = session.check(checks, &resolved, &wanted);
+    findings.push(local_pods(&resolved));
+    checks.ignored.apply(&mut findings);
     session.judge(&findings)
 }
 

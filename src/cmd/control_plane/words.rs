@@ -86,15 +86,14 @@ impl CommandWords {
     pub(super) fn duration(&self, name: &str, example: &str) -> Result<Option<GoDuration>, UsageError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let parsed = GoDuration::parse(text).ok().filter(|time| !time.is_negative());
-        let wrong =
-            || UsageError::Option(format!("--{name} {text:?}: must be a duration such as {example}"));
+        let wrong = || UsageError::Option(format!("--{name} {text:?}: must be a duration such as {example}"));
         parsed.ok_or_else(wrong).map(Some)
     }
 
     /// `--validity-period`, more than 0.
     pub(super) fn validity(&self) -> Result<Option<GoDuration>, UsageError> {
         let given = self.duration("validity-period", "8760h")?;
-        if given.is_some_and(|time| time.is_zero()) {
+        if given.is_some_and(GoDuration::is_zero) {
             return Err(UsageError::Option("--validity-period 0: must be more than 0".to_owned()));
         }
         Ok(given)

@@ -155,7 +155,7 @@ fn cluster(session: &mut InitSession<'_>, options: &JoinOptions, name: &str) -> 
 }
 
 /// Pods that were made with this node's own API are unknown to a cluster's scheduler.
-fn local_pods(resolved: &Resolved) -> PreflightFinding {
+pub(in crate::cmd) fn local_pods(resolved: &Resolved) -> PreflightFinding {
     let report = rt::run(fetch_report(&resolved.flags.agent_socket, ObjectDetail::Counted));
     let Ok(Ok(report)) = report else {
         return PreflightFinding::skipped(rules::LOCAL_PODS, "the agent is not running");

@@ -9,12 +9,12 @@
 //! Pure: what it returns depends on its arguments alone.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::codec::hex;
 use crate::desired::merge::is_semantically_different;
 use crate::model::api::pod::{ContainerStatus, Pod, PodStatus};
 use crate::model::objects::{LocalObject, wire};
@@ -223,12 +223,7 @@ pub(in crate::desired) fn answer_digest(pods: &[SourcePod], objects: &[SourceObj
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    let mut text = String::new();
-    for byte in hash.finalize() {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    hex::encode(&hash.finalize())
 }
 
 fn pod_text(pod: &Pod) -> String {

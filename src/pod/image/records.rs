@@ -15,6 +15,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OnceCell, Semaphore};
 
+use crate::codec::hex;
 use crate::model::api::decode::decode;
 use crate::model::types::Timestamp;
 use crate::platform::rt;
@@ -119,12 +120,7 @@ fn file_name(text: &str) -> String {
 
 /// SHA-256 in hex.
 pub(super) fn hash(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(&Sha256::digest(bytes))
 }
 
 /// The records of pulls. Without a root directory there are none, and every image counts as preloaded.

@@ -45,6 +45,7 @@ pub(crate) use reference::{Reference, normalise_reference};
 pub(crate) use tar::TarError;
 pub(crate) use unpack::{LayerError, UnpackLimits};
 
+use crate::codec::hex;
 use crate::model::ordered::Sortable as _;
 use crate::platform::sys::dir::Handle;
 use crate::platform::sys::disk_usage::disk_usage;
@@ -478,7 +479,7 @@ struct Staging {
 /// `sha256:…` of bytes.
 #[must_use]
 pub fn digest_of(bytes: &[u8]) -> String {
-    format!("sha256:{}", unpack::hex(&Sha256::digest(bytes)))
+    format!("sha256:{}", hex::encode(&Sha256::digest(bytes)))
 }
 
 /// The name of a layer's directory.

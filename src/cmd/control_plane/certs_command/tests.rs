@@ -4,6 +4,7 @@ use super::*;
 use crate::agent::control_plane::sign::{Leaf, Signer};
 use crate::cmd::cli::yaml;
 use crate::cmd::control_plane::kubeconfigs::{certificate, document};
+use crate::cmd::control_plane::objects;
 use crate::model::types::Timestamp;
 use crate::platform::testing::TempDir;
 
@@ -84,7 +85,10 @@ fn without_the_authoritys_key_nothing_is_changed() {
     let directory = machine();
     let before = fs::read_to_string(directory.path().join("apiserver.crt")).unwrap();
     directory.remove("ca.key");
-    assert_eq!(said(&directory, "renew apiserver").unwrap(), "Detected external ca, certificate for serving the Kubernetes API can't be renewed\n");
+    assert_eq!(
+        said(&directory, "renew apiserver").unwrap(),
+        "Detected external ca, certificate for serving the Kubernetes API can't be renewed\n"
+    );
     assert_eq!(fs::read_to_string(directory.path().join("apiserver.crt")).unwrap(), before);
     directory.put("ca.key", "broken");
     assert!(said(&directory, "renew apiserver").unwrap_err().contains("apiserver"));

@@ -282,12 +282,12 @@ pub(crate) fn token(text: &str) -> Result<(String, String), String> {
 }
 
 /// An algorithm that this program can generate keys of.
-pub(crate) fn own_algorithm(given: &str) -> Result<(), String> {
+pub(crate) fn own_algorithm(field: &str, given: &str) -> Result<(), String> {
     if !given.starts_with("RSA-") {
         return Ok(());
     }
     Err(format!(
-        "encryptionAlgorithm: Invalid value: {given:?}: RSA keys cannot be generated here: use ECDSA-P256; existing RSA \
+        "{field}: Invalid value: {given:?}: RSA keys cannot be generated here: use ECDSA-P256; existing RSA \
          keys and certificates are used"
     ))
 }

@@ -153,7 +153,10 @@ pub(crate) fn settle(
     let mut warnings = documents.warnings.clone();
     let init = DocumentField::of(&documents.init);
     let given = DocumentField::of(&documents.cluster);
-    checks::own_algorithm(&given.at("encryptionAlgorithm").text()?)?;
+    checks::own_algorithm("encryptionAlgorithm", &given.at("encryptionAlgorithm").text()?)?;
+    if given.value["featureGates"]["PublicKeysECDSA"] == false {
+        checks::own_algorithm("featureGates.PublicKeysECDSA", "RSA-2048")?;
+    }
     let mut cluster = cluster(&given, &host.version)?;
     let endpoint = endpoint(&init.at("localAPIEndpoint"), &host.addresses)?;
     complete(&mut cluster, &endpoint);
@@ -360,7 +363,11 @@ fn node(
         taints if taints.is_set() => taints.items()?.iter().map(|taint| taint.value.clone()).collect(),
         _ => vec![json!({ "key": CONTROL_PLANE, "effect": "NoSchedule" })],
     };
-    given.at("imagePullSerial").flag(true)?;
+    if !given.at("imagePullSerial").flag(true)? {
+        warnings.push(
+            "nodeRegistration.imagePullSerial: false has no effect: images are pulled one by one".to_owned(),
+        );
+    }
     Ok(NodeRegistration {
         name: name.trim().to_lowercase(),
         cri_socket: socket,

@@ -150,8 +150,9 @@ timeouts: {controlPlaneComponentHealthCheck: 10m, kubernetesAPICall: 2m}
     let error = init(text).map(drop).unwrap_err();
     assert!(error.starts_with("bootstrapTokens[0].groups: Invalid value"), "{error}");
     let (settings, warnings) = init(&text.replace("[signing]", "[authentication]")).unwrap();
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("without URL scheme"));
+    assert!(warnings[1].contains("nodeRegistration.imagePullSerial"));
     assert_eq!(settings.node.name, "edge-1");
     assert_eq!(settings.node.cri_socket, "unix:///run/containerd/containerd.sock");
     assert_eq!(settings.node.taints, [Value::Null; 0]);
@@ -257,6 +258,10 @@ fn unknown_fields_are_named_and_foreign_documents_ignored() {
 fn what_cannot_work_is_refused_in_kubeadms_words() {
     for (lines, expected) in [
         ("encryptionAlgorithm: RSA-2048", "use ECDSA-P256"),
+        (
+            "featureGates: {PublicKeysECDSA: false}",
+            "featureGates.PublicKeysECDSA: Invalid value: \"RSA-2048\"",
+        ),
         ("encryptionAlgorithm: DSA", "encryptionAlgorithm: Invalid value: \"DSA\""),
         ("kubernetesVersion: v1.30.0", "control plane version >= 1.35.0. Current version: v1.30.0"),
         ("kubernetesVersion: newest", "doesn't match patterns"),

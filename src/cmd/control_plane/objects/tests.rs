@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::codec::hex;
 
 /// Steps, how many objects each has, and what is to be put in.
 const STEPS: [(&str, usize, &[&str]); 12] = [
@@ -116,7 +117,7 @@ fn a_config_map_is_marked_as_kubeadm_marks_it() {
 fn certificate_keys_are_read_as_kubeadm_writes_them() {
     let text = "0123456789abcdefFEDCBA98765432100123456789abcdef0123456789abcdef";
     let key = parse_certificate_key(text).unwrap();
-    assert_eq!(hex(&key), text.to_lowercase());
+    assert_eq!(hex::encode(&key), text.to_lowercase());
     for wrong in ["", "abc", &text[2..], &format!("{}zz", &text[2..]), &format!("{text}00")] {
         assert!(parse_certificate_key(wrong).unwrap_err().contains("certificate-key"), "{wrong}");
     }
@@ -127,7 +128,7 @@ fn certificate_keys_are_read_as_kubeadm_writes_them() {
 fn certificates_are_sealed_with_aes_256_gcm() {
     let sealed = seal(&[0; 32], [0; 12], &[0; 16]);
     let expected = "000000000000000000000000cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919";
-    assert_eq!(hex(&sealed), expected);
+    assert_eq!(hex::encode(&sealed), expected);
     assert_eq!(open(&[0; 32], &sealed).unwrap(), [0; 16]);
     assert!(open(&[0; 32], &sealed[..20]).is_none() && open(&[0; 32], b"").is_none());
 }

@@ -19,6 +19,7 @@ use crate::cluster::discovery::jws;
 use crate::cmd::cli::Environment;
 use crate::cmd::init::args::UsageError;
 use crate::cmd::init::{InitError, InitSession};
+use crate::model::duration::GoDuration;
 use crate::model::types::Timestamp;
 use crate::platform::logging::chain;
 use crate::platform::rt;
@@ -51,8 +52,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a token is valid.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const CREATE: [&str; 6] =
-    ["certificate-key", "description", "groups", "print-join-command", "ttl", "usages"];
+const CREATE: [&str; 6] = ["certificate-key", "description", "groups", "print-join-command", "ttl", "usages"];
 const OPTIONS: [Known; 10] = [
     ("kubeconfig", true),
     ("certificate-key", true),
@@ -142,11 +142,14 @@ fn new(given: &CommandWords, token: Option<&String>, now: Timestamp) -> Result<R
         }
         None => random().map_err(|error| refused(chain(&error)))?,
     };
-    let list = |name: &str, default: &[&str]| match given.has(name) {
-        true => given.list(name),
-        false => default.iter().map(|item| (*item).to_owned()).collect(),
+    let list = |name: &str, default: &[&str]| {
+        if given.has(name) {
+            given.list(name)
+        } else {
+            default.iter().map(|item| (*item).to_owned()).collect()
+        }
     };
-    let ttl = given.duration("ttl", "24h")?.map_or(DAY, |ttl| ttl.to_std());
+    let ttl = given.duration("ttl", "24h")?.map_or(DAY, GoDuration::to_std);
     let record = Record {
         description: given.text("description").unwrap_or_default().to_owned(),
         expires: (!ttl.is_zero()).then(|| now.saturating_add(ttl)),

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::testing::{Tar, cut_at, directory};
 use super::*;
+use crate::codec::hex;
 
 fn unpack(store: &ImageStore, layer: &[u8]) -> Result<PathBuf, ImageError> {
     let diff_id = digest_of(layer);
@@ -551,7 +552,7 @@ fn a_large_layer_needs_little_memory() {
             count => sha.update(&buffer[..count]),
         }
     }
-    let diff_id = format!("sha256:{}", unpack::hex(&sha.finalize()));
+    let diff_id = format!("sha256:{}", hex::encode(&sha.finalize()));
     let peak = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap().to_owned();

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::tar::{EntryKind, TarEntry, TarError, TarReader};
+use crate::codec::hex;
 use crate::model::amount::Amount;
 use crate::platform::sys::layer::{LayerDir, LayerNodeKind, NodeAttributes, SpecialNode, free_space};
 
@@ -180,7 +181,7 @@ pub(super) fn compare(
 }
 
 fn check_digest(diff_id: &str, sha: Sha256) -> Result<(), LayerError> {
-    let found = format!("sha256:{}", hex(&sha.finalize()));
+    let found = format!("sha256:{}", hex::encode(&sha.finalize()));
     if found == diff_id { Ok(()) } else { Err(LayerError::Digest { expected: diff_id.to_owned(), found }) }
 }
 
@@ -218,15 +219,6 @@ impl Read for Hashing<'_> {
         }
         Ok(count)
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 struct Unpacker<'a> {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::PullError;
 use super::error::invalid;
+use crate::codec::hex;
 use crate::model::api::decode::decode;
 use crate::runtime::embedded::images::documents::ConfigDocument;
 use crate::runtime::embedded::images::platform::Platform;
@@ -69,11 +70,7 @@ pub(super) fn check_digest(digest: &str) -> Result<(), PullError> {
 
 /// `sha256:` and these bytes.
 pub(super) fn name_of(hash: &[u8]) -> String {
-    use std::fmt::Write;
-    hash.iter().fold("sha256:".to_owned(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    "sha256:".to_owned() + &hex::encode(hash)
 }
 
 fn from_json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, PullError> {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::super::layout::{Layout, SandboxDir};
 use super::record::write_whole;
 use super::{Failure, OpenError};
+use crate::codec::hex;
 use crate::platform::sys::{dir, mount, node};
 use crate::runtime::{DnsConfig, NamespaceMode, SandboxConfig};
 
@@ -44,16 +45,7 @@ pub(super) fn new_id() -> Result<String, Failure> {
     let mut bytes = [0_u8; 32];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(|error| Failure::because("read /dev/urandom", &error))?;
-    Ok(hex(&bytes))
-}
-
-/// Lower-case hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Ok(hex::encode(&bytes))
 }
 
 /// Makes a directory that must not exist yet, with exactly this mode: the agent's umask must not decide what
@@ -251,7 +243,6 @@ mod tests {
         let (one, other) = (new_id().unwrap(), new_id().unwrap());
         assert!(one.len() == 64 && one.bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
         assert_ne!(one, other);
-        assert_eq!(hex(&[0, 0xab]), "00ab");
     }
 
     #[test]

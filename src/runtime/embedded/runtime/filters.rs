@@ -9,9 +9,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::layout::Layout;
 use super::super::seccomp::{self, Arch, Profile, Subject};
-use super::files::hex;
 use super::record::write_whole;
 use super::{Failure, fault};
+use crate::codec::hex;
 use crate::runtime::SeccompChoice;
 
 /// No real profile is larger.
@@ -52,7 +52,7 @@ pub(super) fn of(
     // Another version of this program may compile a different filter.
     let digest = digest.chain_update("\0").chain_update(capabilities.join(" "));
     let digest = digest.chain_update("\0").chain_update(env!("CARGO_PKG_VERSION")).finalize();
-    let path = layout.seccomp().join(hex(&digest));
+    let path = layout.seccomp().join(hex::encode(&digest));
     let is_there = path.exists();
     if is_there && !wants_profile {
         return Ok(Some(Filter { path, profile: None }));
