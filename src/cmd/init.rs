@@ -38,7 +38,7 @@ mod self_test;
 mod service;
 
 pub(in crate::cmd) use join::{
-    Found, JoinOptions, find, host, is_free, joining, local_pods, wait_for_certificate,
+    JoinOptions, find, host, is_free, joining, local_pods, wait_for_certificate,
 };
 pub(in crate::cmd) use phases::wait_until_healthy;
 

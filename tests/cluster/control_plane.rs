@@ -415,6 +415,7 @@ pub(super) fn make_network() {
     unshare(CloneFlags::CLONE_NEWNET).expect("make a network namespace: the tests run as root");
     let service = format!("ip daddr 10.96.0.1 tcp dport 443 dnat to {SERVER}");
     for line in [
+        "sysctl -q -w net.ipv4.ip_forward=1",
         "ip link set lo up",
         "ip link add uplink type bridge",
         "ip link set uplink up",

@@ -100,6 +100,9 @@ fn join(session: &mut InitSession<'_>, plan: JoinPlan, paths: Paths) -> Result<(
     for warning in &plan.warnings {
         session.print_error(&["W ", warning, "\n"].concat());
     }
+    if !paths.conf("admin.conf").exists() {
+        plan.discovery.clone().checked()?;
+    }
     let checks = checks(&plan);
     if plan.chosen.contains(&"preflight") {
         session.print("[preflight] Running pre-flight checks\n")?;
@@ -139,8 +142,7 @@ fn find_cluster(session: &mut InitSession<'_>, plan: &JoinPlan, paths: &Paths) -
     let admin = paths.conf("admin.conf");
     let options = &plan.discovery;
     if !admin.exists() {
-        let options = plan.discovery.clone().checked()?;
-        let found = find(session, &options)?;
+        let found = find(session, options)?;
         let authorities = authorities_of(&found.cluster);
         return Ok(Known { user: found.user, bootstrap: found.bootstrap, authorities });
     }

@@ -43,7 +43,7 @@ use crate::serve::server::report::ObjectDetail;
 
 pub(in crate::cmd) use args::JoinOptions;
 pub(super) use args::help;
-pub(in crate::cmd) use discover::Found;
+use discover::Found;
 pub(in crate::cmd) use rules::{host, is_free};
 pub(super) use rules::{with_cluster_flags, without_cluster, without_flags};
 

@@ -142,7 +142,7 @@ impl ResetRun<'_, '_> {
         if !self.options.force && !self.options.dry_run {
             let volumes = if self.options.volumes { " and the data of claims" } else { "" };
             let root = self.options.rooted(&self.resolved.flags.root_dir);
-            if self.plane.is_there {
+            if self.plane.has_static_pods() {
                 self.session.print_error(
                     "[reset] WARNING: the control plane of this machine will be removed: its certificates and keys, and \
                      etcd's data.\n",
@@ -167,7 +167,7 @@ impl ResetRun<'_, '_> {
 
     /// As kubeadm, a member that cannot be removed is a warning: the others may be gone.
     fn remove_etcd_member(&mut self) -> Result<(), InitError> {
-        if !self.plane.is_there {
+        if !self.plane.has_static_pods() {
             return Ok(());
         }
         let Some(data) = self.plane.data_dir(self.options) else {

@@ -37,7 +37,7 @@ For information on how to perform this cleanup manually, please see:
 
 ";
 
-/// A control plane, or what an interrupted `init` has made of one. Paths are those of the target system.
+/// A control plane, what an interrupted `init` has made of one, or a node of kubeadm. Paths are those of the target system.
 pub(super) struct PlaneFacts {
     pub(super) is_there: bool,
     pub(super) cert_dir: PathBuf,
@@ -71,6 +71,11 @@ impl PlaneFacts {
         let marks = marks.into_iter().chain(confs.map(|name| conf(name, "conf"))).chain([ENVIRONMENT.into()]);
         found.is_there = !found.manifests.is_empty() || marks.into_iter().any(|path| options.rooted(path).exists());
         found
+    }
+
+    /// Whether static pods of a control plane run here.
+    pub(super) fn has_static_pods(&self) -> bool {
+        !self.manifests.is_empty()
     }
 
     /// Its files that are there: manifests, certificates, keys, requests and kubeconfigs.
