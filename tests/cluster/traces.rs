@@ -10,15 +10,18 @@ use super::control_plane::said;
 use super::machine::Host;
 use crate::support::agent::cgroup_root;
 
-/// Logs of containers stay after a reset, and are listed; the service manager's files are the test's.
-const KEPT: [&str; 3] = ["/var-upper/log/pods", "/var-upper/log/containers", "/etc-upper/default/agent"];
+/// Logs of containers stay after a reset, and are listed. The service's flags were there before. kube-proxy makes the lock, and
+/// what else it makes stays, too.
+const KEPT: [&str; 4] =
+    ["/var-upper/log/pods", "/var-upper/log/containers", "/etc-upper/default/agent", "/run/xtables.lock"];
 
 /// Files, links and sockets of the machine with their places, mounts, links of its network, cgroups and processes.
 pub fn traces(host: &Host) -> Vec<String> {
     let scratch = host.path("");
     let mut found = BTreeSet::new();
-    for name in ["etc-upper", "var-upper", "kubelet", "state"] {
-        walk(&host.path(name), &mut |path, kind| {
+    let own = ["etc-upper", "var-upper", "kubelet", "state"].map(|name| host.path(name));
+    for directory in own.into_iter().chain(["/run".into()]) {
+        walk(&directory, &mut |path, kind| {
             let shown = path.display().to_string();
             // A file of the real machine that was removed shows as a device.
             if !kind.is_dir() && !kind.is_char_device() && !KEPT.iter().any(|kept| shown.contains(kept)) {
@@ -26,11 +29,6 @@ pub fn traces(host: &Host) -> Vec<String> {
             }
         });
     }
-    walk(Path::new("/run"), &mut |path, kind| {
-        if !kind.is_dir() {
-            found.insert(format!("file {}", path.display()));
-        }
-    });
     let mounts = fs::read_to_string("/proc/thread-self/mounts").expect("mounts");
     found.extend(mounts.lines().filter_map(|line| Some(format!("mount {}", line.split(' ').nth(1)?))));
     let links = said(Command::new("ip").args(["-brief", "link"])).unwrap_or_else(|error| panic!("{error}"));

@@ -220,6 +220,28 @@ fn a_control_plane_gets_another_node_and_loses_it() {
         assert_eq!(said.unwrap_or_else(|error| panic!("{error}")), "node/machine\nnode/second\n", "{server}");
     }
 
+    // Phases alone find what is there, and change nothing that runs.
+    let again = second.run(|host| {
+        let before = static_pods(host);
+        for line in [
+            "control-plane-prepare all",
+            "check-etcd",
+            "etcd-join",
+            "kubelet-wait-bootstrap",
+            "control-plane-join all",
+            "wait-control-plane",
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            host.run("agent", &[&["join", "phase"][..], &words].concat())
+                .map_err(|why| format!("{line}: {why}"))?;
+        }
+        let refused = host.run("agent", &["join", "phase", "kubelet-start"]);
+        assert!(refused.is_err_and(|why| why.contains("and status \"Ready\" already exists")));
+        assert_eq!(static_pods(host), before, "static pods were restarted");
+        Ok::<_, String>(())
+    });
+    again.unwrap_or_else(|error| panic!("{error}"));
+
     let reset = second.run(|host| host.run("agent", &["reset", "--force"]));
     let reset = reset.unwrap_or_else(|error| panic!("{error}"));
     assert!(reset.contains("[reset] Removed the etcd member on this node from the etcd cluster"), "{reset}");
@@ -235,6 +257,7 @@ fn a_control_plane_gets_another_node_and_loses_it() {
 fn a_reset_leaves_nothing_of_a_control_plane() {
     let host = host();
     let before = traces(&host);
+    let flags = fs::read_to_string("/etc/default/agent").expect("the service's flags");
     init(&host);
     fs::write("/etc/kubernetes/pki/mine.pem", "the user's").expect("write a file");
     let would = host.run("agent", &["reset", "--dry-run"]).unwrap_or_else(|error| panic!("{error}"));
@@ -253,6 +276,7 @@ fn a_reset_leaves_nothing_of_a_control_plane() {
     for path in ["/var/lib/etcd", "/etc/kubernetes"] {
         assert!(!Path::new(path).exists(), "{path} is still there");
     }
+    assert_eq!(fs::read_to_string("/etc/default/agent").expect("the service's flags"), flags);
     // The machine can become one again.
     init(&host);
     wait_until_ready(&host, NAME);

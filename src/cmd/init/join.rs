@@ -45,7 +45,7 @@ pub(in crate::cmd) use args::JoinOptions;
 pub(super) use args::help;
 use discover::Found;
 pub(in crate::cmd) use rules::{host, is_free};
-pub(super) use rules::{with_cluster_flags, without_cluster, without_flags};
+pub(super) use rules::{unmarked, with_cluster_flags, without_cluster, without_flags};
 
 pub(super) const KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 pub(super) const BOOTSTRAP: &str = "/etc/kubernetes/bootstrap-kubelet.conf";

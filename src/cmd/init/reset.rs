@@ -303,7 +303,10 @@ impl ResetRun<'_, '_> {
     }
 
     fn cleanup(&mut self) -> Result<(), InitError> {
-        self.free()?;
+        // A dry run has not stopped it.
+        if !self.options.dry_run {
+            self.free()?;
+        }
         let root = self.options.rooted(&self.resolved.flags.root_dir);
         self.unmount(&root)?;
         if self.options.is_live() && !self.options.dry_run {

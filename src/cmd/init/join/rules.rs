@@ -148,7 +148,16 @@ pub(in crate::cmd::init) fn with_cluster_flags(text: &str, more: &[String]) -> S
     flags.push(format!("--bootstrap-kubeconfig={BOOTSTRAP}"));
     flags.push(format!("--kubeconfig={KUBECONFIG}"));
     flags.extend_from_slice(more);
-    with_flags(text, &flags)
+    unmarked(text, with_flags(text, &flags))
+}
+
+/// A file of the user's stays one: without the mark by which `reset` knows those of `init`.
+pub(in crate::cmd::init) fn unmarked(before: &str, made: String) -> String {
+    let is_users = !before.trim().is_empty() && !before.contains(install::DEFAULTS_HEADER);
+    match made.split_once('\n') {
+        Some((first, rest)) if is_users && first.starts_with(install::DEFAULTS_HEADER) => rest.to_owned(),
+        _ => made,
+    }
 }
 
 /// What there is to say when this machine's clock and the server's differ: certificates and tokens have times.

@@ -124,7 +124,8 @@ pub(super) fn defaults_alone(options: &InitOptions, text: &str) -> Option<String
     let alone = join::without_cluster(text);
     let added = environment.trim().strip_prefix("KUBELET_KUBEADM_ARGS=").unwrap_or_default().trim_matches('"');
     let is_added = |flag: &str| flag.starts_with(RENEWAL) || added.split_whitespace().any(|given| given == flag);
-    join::without_flags(alone.as_deref().unwrap_or(text), &is_added).or(alone)
+    let without = join::without_flags(alone.as_deref().unwrap_or(text), &is_added).or(alone);
+    without.map(|without| join::unmarked(text, without))
 }
 
 /// A missing directory is empty.
@@ -294,6 +295,14 @@ mod tests {
         let text = "A=b\nAGENT_ARGS=\"--images-dir=/i --kubeconfig=/k --hostname-override=cp1 --v=4 \
                     --control-plane-cert-validity-period=20h\"\n";
         assert_eq!(defaults_alone(&options, text).as_deref(), Some("A=b\nAGENT_ARGS=\"--images-dir=/i\"\n"));
-        assert_eq!(defaults_alone(&options, "AGENT_ARGS=\"--images-dir=/i\"\n"), None);
+        let own = "AGENT_ARGS=\"--images-dir=/i\"\n";
+        assert_eq!(defaults_alone(&options, own), None);
+        let flags = ["--hostname-override=cp1", "--v=4"].map(str::to_owned);
+        let changed = join::with_cluster_flags(own, &flags);
+        assert_eq!(defaults_alone(&options, &changed).as_deref(), Some(own));
+        // One that is `init`'s stays known as such.
+        let made = join::with_cluster_flags("", &flags);
+        let alone = defaults_alone(&options, &made).unwrap();
+        assert!(alone.starts_with(install::DEFAULTS_HEADER) && alone.ends_with("AGENT_ARGS=\"\"\n"), "{alone}");
     }
 }
