@@ -75,6 +75,12 @@ impl Another {
 
 impl Drop for Another {
     fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(jobs) = &self.jobs
+        {
+            // It may have failed itself.
+            let _ = jobs.send(Box::new(Host::show_logs));
+        }
         drop(self.jobs.take());
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(
