@@ -10,6 +10,7 @@ use nix::unistd::{Pid, gettid};
 use super::control_plane::said;
 use super::machine::Host;
 use crate::support::embedded::Embedded;
+use crate::support::image;
 
 type Job = Box<dyn FnOnce(&Host) + Send>;
 
@@ -23,6 +24,8 @@ pub struct Another {
 impl Another {
     /// Before the calling thread has namespaces of its own, which the machine would share.
     pub fn start(name: &'static str, address: &'static str) -> Self {
+        // Both machines offer them, and would build them at the same time.
+        image::archives();
         let (network, networks) = channel();
         let (jobs, given) = channel::<Job>();
         let work = move || {
