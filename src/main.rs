@@ -101,6 +101,9 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
     match command {
         "init" if control_plane::selects(&arguments) => control_plane::run(&arguments, environment),
         "preflight" if control_plane::is_check(&arguments) => control_plane::check(&arguments, environment),
+        "join" if control_plane::join::is_wanted(&arguments) => {
+            control_plane::join::run(&arguments, environment)
+        }
         "preflight" | "init" | "join" | "leave" | "reset" => init::run(command, &arguments, environment),
         "token" => control_plane::tokens::command::run(&arguments, environment),
         "config" => control_plane::config_command::run(&arguments, environment),

@@ -30,6 +30,7 @@ mod same_commands;
 mod same_files;
 mod same_objects;
 mod streams;
+mod traces;
 mod upgrade;
 mod whole;
 mod with_kubeadm;

@@ -10,6 +10,7 @@ use nix::unistd::{Pid, gettid};
 use super::control_plane::said;
 use super::machine::Host;
 use crate::support::embedded::Embedded;
+use crate::support::image;
 
 type Job = Box<dyn FnOnce(&Host) + Send>;
 
@@ -23,6 +24,8 @@ pub struct Another {
 impl Another {
     /// Before the calling thread has namespaces of its own, which the machine would share.
     pub fn start(name: &'static str, address: &'static str) -> Self {
+        // Both machines offer them, and would build them at the same time.
+        image::archives();
         let (network, networks) = channel();
         let (jobs, given) = channel::<Job>();
         let work = move || {
@@ -31,6 +34,7 @@ impl Another {
             network.send(gettid()).expect("the first machine waits");
             let Ok(first) = given.recv() else { return };
             for line in [
+                "sysctl -q -w net.ipv4.ip_forward=1",
                 "ip link set lo up",
                 &format!("ip addr add {address}/24 dev eth0"),
                 "ip link set eth0 up",
@@ -39,7 +43,7 @@ impl Another {
                 shell(line);
             }
             let host = Host::of(runtime);
-            shell(&format!("hostname {name}"));
+            shell(&format!("hostname {name}; echo {address} {name} >> /etc/hosts"));
             first(&host);
             while let Ok(job) = given.recv() {
                 job(&host);
@@ -71,6 +75,12 @@ impl Another {
 
 impl Drop for Another {
     fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(jobs) = &self.jobs
+        {
+            // It may have failed itself.
+            let _ = jobs.send(Box::new(Host::show_logs));
+        }
         drop(self.jobs.take());
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(

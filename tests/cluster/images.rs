@@ -25,6 +25,10 @@ done
 exec /etcd "$@"
 "#;
 
+/// The pause image. kubeadm's health check runs it with `-v`, which ends.
+const PAUSE: &str = "pause:3.10.2";
+const PAUSE_PROGRAM: &str = "#!/bin/sh\n[ \"$1\" = -v ] || exec sleep 1000000\n";
+
 /// Writes the archives of what a control plane runs to a directory.
 pub fn offer(images: &Path, scratch: &Path) {
     offer_version(images, scratch, VERSION, "");
@@ -34,14 +38,17 @@ pub fn offer(images: &Path, scratch: &Path) {
     if version.contains(" 3.5.") {
         image.install(&etcd, "etcd");
         image.install(Path::new("/bin/busybox"), "bin/sh");
-        let script = image.root.join("usr/local/bin/etcd");
-        fs::create_dir_all(script.parent().expect("a directory")).expect("make a directory");
-        fs::write(&script, OLD_ETCD).expect("write a script");
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("make it a program");
+        image.script("usr/local/bin/etcd", OLD_ETCD);
     } else {
         image.install(&etcd, "usr/local/bin/etcd");
     }
-    image.pack(images, "etcd");
+    image.pack(images, "kube-etcd");
+    let image =
+        Image { entrypoint: Some("/pause"), ..Image::new(scratch, &format!("registry.k8s.io/{PAUSE}")) };
+    image.install(Path::new("/bin/busybox"), "bin/sh");
+    image.install(Path::new("/bin/busybox"), "bin/sleep");
+    image.script("pause", PAUSE_PROGRAM);
+    image.pack(images, "kube-pause");
 }
 
 /// The components of Kubernetes as images of a version, which is the same programs. `broken` names one that ends at once.
@@ -58,6 +65,7 @@ struct Image {
     directory: PathBuf,
     root: PathBuf,
     name: String,
+    entrypoint: Option<&'static str>,
 }
 
 impl Image {
@@ -65,7 +73,7 @@ impl Image {
         let directory = scratch.join("packing");
         let root = directory.join("root");
         fs::create_dir_all(&root).expect("make a directory");
-        Self { directory, root, name: name.to_owned() }
+        Self { directory, root, name: name.to_owned(), entrypoint: None }
     }
 
     /// A program, with the libraries that it is linked with.
@@ -77,6 +85,13 @@ impl Image {
         for library in linked.split_whitespace().filter(|word| word.starts_with('/')) {
             self.copy(Path::new(library), library.trim_start_matches('/'));
         }
+    }
+
+    fn script(&self, to: &str, text: &str) {
+        let script = self.root.join(to);
+        fs::create_dir_all(script.parent().expect("a directory")).expect("make a directory");
+        fs::write(&script, text).expect("write a script");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("make it a program");
     }
 
     fn copy(&self, from: &Path, to: &str) {
@@ -98,7 +113,7 @@ impl Image {
         let layer = digest(&fs::read(archive.join("layer.tar")).expect("read the layer"));
         let config = json!({
             "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, "os": "linux",
-            "config": { "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"] },
+            "config": { "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Entrypoint": self.entrypoint.map(|it| [it]) },
             "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer}")] },
         });
         fs::write(archive.join("config.json"), config.to_string()).expect("write the configuration");

@@ -154,6 +154,13 @@ impl Host {
         fs::read_to_string(self.path("systemd").join(format!("{service}.log"))).unwrap_or_default()
     }
 
+    #[expect(clippy::print_stderr, reason = "the test runner shows it beside the failure")]
+    pub fn show_logs(&self) {
+        for service in ["agent", "kubelet", "agent-cri"] {
+            eprintln!("--- {service}\n{}", self.log(service));
+        }
+    }
+
     /// The report of the running agent.
     pub fn status(&self) -> Result<Value, String> {
         let text = self.run("agent", &["status", "--exit-zero", "-o", "json"])?;
@@ -198,12 +205,9 @@ impl Host {
 }
 
 impl Drop for Host {
-    #[expect(clippy::print_stderr, reason = "the test runner shows it beside the failure")]
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for service in ["agent", "kubelet", "agent-cri"] {
-                eprintln!("--- {service}\n{}", self.log(service));
-            }
+            self.show_logs();
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::another::Another;
-use super::control_plane::{ADDRESS, VERSION, make_network};
+use super::control_plane::{ADDRESS, VERSION, make_network, said};
 use super::machine::{Host, NAME, wait};
+use super::traces::traces;
 use super::{condition, container, images};
 use crate::support::embedded::Embedded;
 
@@ -165,4 +167,139 @@ fn machines_join_what_the_agent_has_made() {
     deploy(&host, "web", 1);
     assert_eq!(wait_for_pods(&host, "web", 1), ["second"]);
     assert!(Path::new("/etc/kubernetes/admin.conf").exists());
+}
+
+/// Names of etcd's members, and whether they vote.
+fn etcd_members() -> Result<Vec<(String, bool)>, String> {
+    let pki = |name: &str| format!("/etc/kubernetes/pki/etcd/{name}");
+    let (authority, certificate, key) =
+        (pki("ca.crt"), pki("healthcheck-client.crt"), pki("healthcheck-client.key"));
+    let mut curl = Command::new("curl");
+    curl.args([
+        "--silent",
+        "--fail",
+        "--cacert",
+        &authority,
+        "--cert",
+        &certificate,
+        "--key",
+        &key,
+        "-d",
+        "{}",
+    ]);
+    let text = said(curl.arg("https://127.0.0.1:2379/v3/cluster/member/list"))?;
+    let answer: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    let members = answer["members"].as_array().into_iter().flatten();
+    let shown = |member: &Value| {
+        (member["name"].as_str().unwrap_or_default().to_owned(), member["isLearner"] != true)
+    };
+    let mut members: Vec<_> = members.map(shown).collect();
+    members.sort();
+    Ok(members)
+}
+
+fn voting(names: &[&str]) -> Vec<(String, bool)> {
+    names.iter().map(|name| ((*name).to_owned(), true)).collect()
+}
+
+#[test]
+fn a_control_plane_gets_another_node_and_loses_it() {
+    let second = Another::start("second", "192.0.2.11");
+    let host = host();
+    second.connect();
+    init_with(&host, &format!("controlPlaneEndpoint: {ADDRESS}\n"));
+    let config = host.path("init.yaml").display().to_string();
+    let run = |words: &[&str]| host.run("agent", words).unwrap_or_else(|error| panic!("{error}"));
+    let uploaded = run(&["init", "phase", "upload-certs", "--upload-certs", "--config", &config]);
+    let key = uploaded.trim().lines().last().expect("a key").to_owned();
+    let line = run(&["token", "create", "--print-join-command", "--certificate-key", &key, ADMIN]);
+    assert!(line.starts_with("agent join ") && line.contains("--control-plane"), "{line}");
+    let before = second.run(|host| {
+        images::offer(&host.path("images"), &host.path(""));
+        traces(host)
+    });
+    let joined = second.run(move |host| {
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        host.run("agent", &[&words[..], &[MACHINE_FACTS, "--timeout=3m"]].concat())
+    });
+    let joined = joined.unwrap_or_else(|error| panic!("{error}"));
+    assert!(joined.contains("a new control plane instance was created"), "{joined}");
+    assert!(joined.contains("* A new etcd member was added"), "{joined}");
+    assert_eq!(etcd_members().expect("members"), voting(&[NAME, "second"]));
+    let node = wait_until_ready(&host, "second");
+    assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"], "");
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let is_tainted = |taint: &Value| taint["key"] == "node-role.kubernetes.io/control-plane";
+    assert!(taints.iter().any(is_tainted), "{node}");
+    for server in [ADDRESS, "192.0.2.11"] {
+        let server = format!("--server=https://{server}:6443");
+        let said = kubectl(&host, &[&server, "get", "nodes", "-o", "name"]);
+        assert_eq!(said.unwrap_or_else(|error| panic!("{error}")), "node/machine\nnode/second\n", "{server}");
+    }
+
+    // Phases alone find what is there, and change nothing that runs.
+    let again = second.run(|host| {
+        let before = static_pods(host);
+        for line in [
+            "control-plane-prepare all",
+            "check-etcd",
+            "etcd-join",
+            "kubelet-wait-bootstrap",
+            "control-plane-join all",
+            "wait-control-plane",
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            host.run("agent", &[&["join", "phase"][..], &words].concat())
+                .map_err(|why| format!("{line}: {why}"))?;
+        }
+        let refused = host.run("agent", &["join", "phase", "kubelet-start"]);
+        assert!(refused.is_err_and(|why| why.contains("and status \"Ready\" already exists")));
+        assert_eq!(static_pods(host), before, "static pods were restarted");
+        Ok::<_, String>(())
+    });
+    again.unwrap_or_else(|error| panic!("{error}"));
+
+    let reset = second.run(|host| host.run("agent", &["reset", "--force"]));
+    let reset = reset.unwrap_or_else(|error| panic!("{error}"));
+    assert!(reset.contains("[reset] Removed the etcd member on this node from the etcd cluster"), "{reset}");
+    assert!(!reset.contains("not created by the agent"), "{reset}");
+    assert_eq!(second.run(traces), before, "reset has left something: {reset}");
+    assert_eq!(etcd_members().expect("members"), voting(&[NAME]));
+    drop(second);
+    deploy(&host, "web", 2);
+    assert_eq!(wait_for_pods(&host, "web", 2), [NAME, NAME]);
+}
+
+#[test]
+fn a_reset_leaves_nothing_of_a_control_plane() {
+    let host = host();
+    let before = traces(&host);
+    let flags = fs::read_to_string("/etc/default/agent").expect("the service's flags");
+    init(&host);
+    fs::write("/etc/kubernetes/pki/mine.pem", "the user's").expect("write a file");
+    let would = host.run("agent", &["reset", "--dry-run"]).unwrap_or_else(|error| panic!("{error}"));
+    for words in [
+        "Would remove the etcd member on this node",
+        "Would delete contents",
+        "kube-apiserver.yaml",
+        "ca.key",
+    ] {
+        assert!(would.contains(words), "{words}: {would}");
+    }
+    assert_eq!(static_pods(&host).len(), STATIC_PODS.len());
+    let said = host.run("agent", &["reset", "--force"]).unwrap_or_else(|error| panic!("{error}"));
+    assert!(said.contains("[reset] Deleted contents of the etcd data directory: /var/lib/etcd"), "{said}");
+    assert!(said.contains("network traffic filtering rules"), "{said}");
+    assert!(!said.contains("Failed to remove etcd member"), "{said}");
+    assert_eq!(fs::read_to_string("/etc/kubernetes/pki/mine.pem").expect("it stays"), "the user's");
+    fs::remove_dir_all("/etc/kubernetes/pki").expect("remove the user's");
+    fs::remove_dir("/etc/kubernetes").expect("nothing else is there");
+    assert_eq!(traces(&host), before, "reset has left something: {said}");
+    for path in ["/var/lib/etcd", "/etc/kubernetes"] {
+        assert!(!Path::new(path).exists(), "{path} is still there");
+    }
+    assert_eq!(fs::read_to_string("/etc/default/agent").expect("the service's flags"), flags);
+    // The machine can become one again.
+    init(&host);
+    wait_until_ready(&host, NAME);
 }

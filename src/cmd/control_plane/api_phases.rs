@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::Paths;
 use super::api::{self, Api, ApiPhaseError, Say};
-use super::config::{Etcd, InitSettings};
+use super::config::InitSettings;
 use super::join_command::{Join, WITHHELD, done};
 use super::objects::{self, CERTIFICATE_KEY_BYTES};
 use super::tokens::record::Record;
@@ -139,7 +139,7 @@ impl<'a> ApiPhases<'a> {
                  {:?}\n",
                 manifests.display().to_string()
             ));
-            wait::kubelet(say, self.kubelet_health(), deadline).await?;
+            wait::kubelet(say, kubelet_health(&settings.kubelet), deadline).await?;
             self.connect(deadline).await?;
             let local = api::kubeconfig(&self.admin(), Some(&settings.endpoint.url()))?;
             return wait::control_plane(say, &manifests, &local, deadline).await;
@@ -190,15 +190,6 @@ impl<'a> ApiPhases<'a> {
         Ok(api)
     }
 
-    fn kubelet_health(&self) -> Option<SocketAddr> {
-        let kubelet = &self.settings.kubelet;
-        let port = kubelet["healthzPort"].as_u64().unwrap_or(10248);
-        let port = u16::try_from(port).ok().filter(|port| *port > 0)?;
-        let address = kubelet["healthzBindAddress"].as_str().and_then(|address| address.parse().ok());
-        let address = address.filter(|address: &IpAddr| !address.is_unspecified());
-        Some(SocketAddr::new(address.unwrap_or(IpAddr::from([127, 0, 0, 1])), port))
-    }
-
     fn record(&self, token: &super::config::BootstrapToken) -> Record {
         let ends = || self.now.saturating_add(token.ttl.to_std());
         Record {
@@ -227,27 +218,12 @@ impl<'a> ApiPhases<'a> {
 
     /// What further control-plane nodes need, by its name in the Secret. A file that is not there is empty.
     fn shared_files(&self) -> Result<Vec<(&'static str, Vec<u8>)>, ApiPhaseError> {
-        let directory = &self.settings.cluster.cert_dir;
-        let own = |name: &str| directory.join(name);
-        let names =
-            ["ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.pub", "sa.key"].into_iter();
-        let mut files: Vec<(&'static str, PathBuf)> = names.map(|name| (name, own(name))).collect();
-        match &self.settings.cluster.etcd {
-            Etcd::Local(_) => {
-                files.extend([("etcd-ca.crt", own("etcd/ca.crt")), ("etcd-ca.key", own("etcd/ca.key"))]);
-            }
-            Etcd::External(etcd) => files.extend([
-                ("external-etcd-ca.crt", etcd.ca_file.as_str().into()),
-                ("external-etcd.crt", etcd.cert_file.as_str().into()),
-                ("external-etcd.key", etcd.key_file.as_str().into()),
-            ]),
-        }
         let read = |(name, path): (&'static str, PathBuf)| match fs::read(&path) {
             Ok(text) => Ok((name, text)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok((name, Vec::new())),
             Err(source) => Err(ApiPhaseError::File { action: "read", path, source }),
         };
-        files.into_iter().map(read).collect()
+        upload::shared(&self.settings.cluster).into_iter().map(read).collect()
     }
 
     /// The cluster as the administrator's kubeconfig has it.
@@ -320,6 +296,15 @@ impl<'a> ApiPhases<'a> {
         }
         Ok(())
     }
+}
+
+/// Where the kubelet of this configuration answers for its health, if it does.
+pub(super) fn kubelet_health(kubelet: &serde_json::Value) -> Option<SocketAddr> {
+    let port = kubelet["healthzPort"].as_u64().unwrap_or(10248);
+    let port = u16::try_from(port).ok().filter(|port| *port > 0)?;
+    let address = kubelet["healthzBindAddress"].as_str().and_then(|address| address.parse().ok());
+    let address = address.filter(|address: &IpAddr| !address.is_unspecified());
+    Some(SocketAddr::new(address.unwrap_or(IpAddr::from([127, 0, 0, 1])), port))
 }
 
 /// The cluster of a kubeconfig, its authorities in it.

@@ -9,7 +9,7 @@ use lexopt::Arg;
 use serde_json::{Value, json};
 
 use super::config::read::Documents;
-use super::select;
+use super::select::INIT;
 use crate::cmd::init::args::{UsageError, text};
 use crate::cmd::init::preflight::Ignored;
 use crate::model::duration::GoDuration;
@@ -159,16 +159,11 @@ pub(crate) fn selects(arguments: &[String], standalone: &[&str]) -> bool {
     let names: Vec<String> = names.take_while(|argument| !argument.starts_with('-')).cloned().collect();
     let Some(first) = names.first() else { return false };
     let is_theirs = names.len() == 1 && standalone.contains(&first.as_str());
-    !is_theirs && (select::named(&names).is_ok() || select::all().any(|(name, _)| name == first))
+    !is_theirs && (INIT.named(&names).is_ok() || INIT.all().any(|(name, _)| name == first))
 }
 
 pub(super) fn help() -> String {
-    let listed = select::all().map(|(name, help)| {
-        let (indent, shown) = name.split_once('/').map_or(("  ", name), |(_, child)| ("    ", child));
-        [indent, &format!("{shown:<30} {help}"), "\n"].concat()
-    });
-    let listed: String = listed.collect();
-    format!("{HELP}{listed}\nExit status: 0 on success, 1 on failure, 2 for bad usage.\n")
+    format!("{HELP}{}\nExit status: 0 on success, 1 on failure, 2 for bad usage.\n", INIT.listed())
 }
 
 impl ControlPlaneOptions {
@@ -239,7 +234,7 @@ impl ControlPlaneOptions {
             None => {}
             Some((first, _)) if first == "phase" && options.help => {}
             Some((first, names)) if first == "phase" && !is_check => {
-                options.phase = Some(select::named(names).map_err(UsageError::Option)?);
+                options.phase = Some(INIT.named(names).map_err(UsageError::Option)?);
             }
             Some((word, _)) => return Err(UsageError::Unexpected(word.clone())),
         }

@@ -163,6 +163,57 @@ fn make_leaf(context: &mut Context<'_, '_>, spec: &CertSpec) -> Result<(), InitE
     store(context, base, pair.certificate, pair.key)
 }
 
+/// The phase `control-plane-prepare/certs` of a node that joins: the authorities and the key of service accounts are the
+/// cluster's.
+pub(super) fn join(context: &mut Context<'_, '_>) -> Result<(), InitError> {
+    let at = path(&context.settings.cluster.cert_dir);
+    context.say(&format!("[certs] Using certificateDir folder {at:?}\n"))?;
+    check_shared(context)?;
+    let has_etcd = matches!(context.settings.cluster.etcd, Etcd::Local(_));
+    for spec in CERTS.iter().filter(|spec| !spec.signer.is_empty() && (has_etcd || !spec.is_of_etcd())) {
+        check_names(context, spec)?;
+        make_leaf(context, spec)?;
+    }
+    service_accounts(context)?;
+    context.say(&format!("[certs] Valid certificates and keys now exist in {at:?}\n"))
+}
+
+/// What control-plane nodes share must be there before one joins. The keys of authorities may be elsewhere.
+pub(super) fn check_shared(context: &Context<'_, '_>) -> Result<(), InitError> {
+    let cluster = &context.settings.cluster;
+    let has_etcd = matches!(cluster.etcd, Etcd::Local(_));
+    for spec in CERTS.iter().filter(|spec| spec.signer.is_empty() && (has_etcd || !spec.is_of_etcd())) {
+        signer(context, spec.base)?;
+    }
+    match ["key", "pub"].map(|extension| cluster.cert("sa", extension)).iter().find(|file| !context.has(file))
+    {
+        None => Ok(()),
+        Some(file) => Err(InitError::ControlPlane(format!(
+            "failure loading key for service account: {} is not there",
+            file.display()
+        ))),
+    }
+}
+
+/// A certificate of another node, copied with the shared files, has other names.
+fn check_names(context: &Context<'_, '_>, spec: &CertSpec) -> Result<(), InitError> {
+    let file = context.settings.cluster.cert(spec.base, "crt");
+    let Some(found) = context.read(&file)? else { return Ok(()) };
+    let der = pem_blocks(&found, CERTIFICATE).into_iter().next().unwrap_or_default();
+    let (names, addresses) = x509::alternative_names(&der);
+    let wanted = leaf(spec, &context.settings);
+    let name = wanted.names.iter().find(|name| !names.contains(name)).cloned();
+    let address = wanted.addresses.iter().find(|address| !addresses.contains(address));
+    match name.or_else(|| address.map(ToString::to_string)) {
+        None => Ok(()),
+        Some(missing) => Err(InitError::ControlPlane(format!(
+            "certificate {} is invalid: {} is not for {missing}: remove it and its key to generate them again",
+            spec.base,
+            file.display()
+        ))),
+    }
+}
+
 /// What serves with a certificate needs its key.
 fn check_key(context: &Context<'_, '_>, base: &str, certificate: &str) -> Result<(), InitError> {
     let file = context.settings.cluster.cert(base, "key");

@@ -125,6 +125,8 @@ pub(crate) struct LocalEtcd {
     pub component: Component,
     pub server_sans: Vec<String>,
     pub peer_sans: Vec<String>,
+    /// Not of a document: all members of the etcd that this node joins. Empty: it is the first.
+    pub initial_cluster: String,
 }
 
 #[derive(Clone)]

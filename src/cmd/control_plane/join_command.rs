@@ -46,6 +46,16 @@ impl Join<'_> {
     }
 }
 
+/// The agent's command, and kubeadm's.
+fn both(join: &Join<'_>, key: Option<&str>) -> String {
+    let command = |program| join.command(program, key);
+    format!(
+        "{}\n\nor, on a machine with the kubelet and kubeadm:\n\n{}\n",
+        command("agent"),
+        command("kubeadm")
+    )
+}
+
 /// What `init` ends with. `control_plane`: what further control-plane nodes need: an endpoint that stays when this node is away, and
 /// the key of uploaded certificates, empty if none were.
 #[must_use]
@@ -68,23 +78,20 @@ pub(crate) fn done(join: &Join<'_>, admin: &str, control_plane: Option<&str>) ->
         } else {
             text.push_str("You can now join any number of control-plane nodes running the following command on each as root:\n\n");
         }
-        text.push_str(&["  ", &join.command("kubeadm", Some(key)), "\n\n"].concat());
+        text.push_str(&both(join, Some(key)));
+        text.push('\n');
         if !key.is_empty() {
             text.push_str(
                 "Please note that the certificate-key gives access to cluster sensitive data, keep it secret!\n\
                  As a safeguard, uploaded-certs will be deleted in two hours; If necessary, you can use\n\
-                 \"kubeadm init phase upload-certs --upload-certs\" to reload certs afterward.\n\n",
+                 \"agent init phase upload-certs --upload-certs\" to reload certs afterward.\n\n",
             );
         }
     }
     text.push_str(
         "Then you can join any number of worker nodes by running the following on each as root:\n\n",
     );
-    for (before, program) in
-        [("", "agent"), ("\nor, on a machine with the kubelet and kubeadm:\n\n", "kubeadm")]
-    {
-        text.push_str(&[before, &join.command(program, None), "\n"].concat());
-    }
+    text.push_str(&both(join, None));
     text
 }
 

@@ -310,14 +310,16 @@ fn etcd<'a>(settings: &InitSettings, local: &LocalEtcd) -> PodSpec<'a> {
     let url = |port: u16| format!("https://{}", std::net::SocketAddr::new(advertised, port));
     let loopback = if advertised.is_ipv6() { "[::1]" } else { "127.0.0.1" };
     let file = |base: &str, extension: &str| path(&cluster.cert(base, extension));
-    let defaults = vec![
+    let joins = !local.initial_cluster.is_empty();
+    let own = format!("{node}={}", url(2380));
+    let mut defaults = vec![
         ("advertise-client-urls", url(2379)),
         ("cert-file", file("etcd/server", "crt")),
         ("client-cert-auth", "true".to_owned()),
         ("data-dir", path(&local.data_dir)),
         ("feature-gates", "InitialCorruptCheck=true".to_owned()),
         ("initial-advertise-peer-urls", url(2380)),
-        ("initial-cluster", format!("{node}={}", url(2380))),
+        ("initial-cluster", if joins { local.initial_cluster.clone() } else { own }),
         ("key-file", file("etcd/server", "key")),
         ("listen-client-urls", format!("https://{loopback}:2379,{}", url(2379))),
         ("listen-metrics-urls", format!("http://{loopback}:2381")),
@@ -331,6 +333,9 @@ fn etcd<'a>(settings: &InitSettings, local: &LocalEtcd) -> PodSpec<'a> {
         ("trusted-ca-file", file("etcd/ca", "crt")),
         ("watch-progress-notify-interval", "5s".to_owned()),
     ];
+    if joins {
+        defaults.push(("initial-cluster-state", "existing".to_owned()));
+    }
     let metrics = local.component.argument("listen-metrics-urls").and_then(|urls| urls.split(',').next());
     let (host, port) =
         metrics.and_then(probed).unwrap_or((loopback.trim_matches(['[', ']']).to_owned(), 2381));

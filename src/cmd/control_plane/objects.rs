@@ -139,7 +139,6 @@ pub(super) fn seal(key: &[u8; CERTIFICATE_KEY_BYTES], nonce: [u8; aead::NONCE_LE
 }
 
 /// What was sealed; `None` if it was with another key, or was changed.
-#[cfg(test)]
 #[must_use]
 pub(super) fn open(key: &[u8; CERTIFICATE_KEY_BYTES], sealed: &[u8]) -> Option<Vec<u8>> {
     let (nonce, text) = sealed.split_first_chunk::<{ aead::NONCE_LEN }>()?;

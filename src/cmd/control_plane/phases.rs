@@ -70,7 +70,7 @@ pub(super) fn init(
     } else {
         options.skip_phases.clone()
     };
-    let chosen = select::select(options.phase, &skipped).map_err(UsageError::Option)?;
+    let chosen = select::INIT.select(options.phase, &skipped).map_err(UsageError::Option)?;
     if options.phase.is_none() {
         settings.cluster.dns_disabled |= !chosen.contains(&"addon/coredns");
         settings.cluster.proxy_disabled |= !chosen.contains(&"addon/kube-proxy");

@@ -135,7 +135,6 @@ pub(super) fn show(
 
 /// The checks of `agent join --control-plane` before the cluster is asked. `host`: of the discovery's endpoint; empty with
 /// a file.
-#[expect(dead_code, reason = "agent join --control-plane calls it")]
 pub(in crate::cmd) fn before_joining(
     session: &mut InitSession<'_>,
     checks: &InitOptions,
@@ -144,12 +143,13 @@ pub(in crate::cmd) fn before_joining(
 ) -> Result<(), InitError> {
     let resolved = resolve(checks)?;
     let wanted = joining(&resolved, PreflightTask::JoinControlPlane, name, host);
-    let findings = session.check(checks, &resolved, &wanted);
+    let mut findings = session.check(checks, &resolved, &wanted);
+    findings.push(local_pods(&resolved));
+    checks.ignored.apply(&mut findings);
     session.judge(&findings)
 }
 
 /// Those after it, and the images. `has_key`: the certificates are downloaded, so they are not here.
-#[expect(dead_code, reason = "agent join --control-plane calls it")]
 pub(in crate::cmd) fn before_instance(
     context: &mut Context<'_, '_>,
     checks: &InitOptions,

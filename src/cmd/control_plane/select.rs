@@ -1,9 +1,25 @@
-//! The phases of `kubeadm init` by their names, and which of them a command runs.
+//! The phases of `kubeadm init` and `kubeadm join` by their names, and which of them a command runs.
 //!
 //! Pure: names in, names out.
 
-/// A phase, its parent before it with a slash, and its line of help. In the order of their execution.
-pub(crate) const PHASES: [(&str, &str); 44] = [
+/// A phase, its parent before it with a slash, and its line of help; empty: a legal name for `--skip-phases` that skips
+/// nothing, or one that cannot be run alone.
+type Phase = (&'static str, &'static str);
+
+/// The phases of a command.
+pub(crate) struct PhaseList {
+    /// In the order of their execution.
+    phases: &'static [Phase],
+    aliases: &'static [Phase],
+    /// A phase, and those that it shows the results of.
+    needs: (&'static str, &'static [&'static str]),
+}
+
+pub(crate) const INIT: PhaseList =
+    PhaseList { phases: &PHASES, aliases: &ALIASES, needs: (LAST, &["bootstrap-token", "upload-certs"]) };
+pub(crate) const JOIN: PhaseList = PhaseList { phases: &JOIN_PHASES, aliases: &[], needs: ("", &[]) };
+
+const PHASES: [Phase; 44] = [
     ("preflight", "Run pre-flight checks"),
     ("certs", "Certificate generation"),
     (
@@ -59,62 +75,97 @@ pub(crate) const PHASES: [(&str, &str); 44] = [
     ("upload-config/all", ""),
     ("addon/all", ""),
 ];
-const ALIASES: [(&str, &str); 2] = [("uploadconfig", "upload-config"), ("bootstraptoken", "bootstrap-token")];
+const ALIASES: [Phase; 2] = [("uploadconfig", "upload-config"), ("bootstraptoken", "bootstrap-token")];
 const LAST: &str = "show-join-command";
-/// What the last phase shows.
-const NEEDED: [&str; 2] = ["bootstrap-token", "upload-certs"];
 
-fn known(name: &str) -> Option<&'static str> {
-    PHASES.iter().map(|(known, _)| *known).find(|known| *known == name)
-}
+const JOIN_PHASES: [Phase; 15] = [
+    ("preflight", "Run join pre-flight checks"),
+    ("control-plane-prepare", "Prepare the machine for serving a control plane"),
+    (
+        "control-plane-prepare/download-certs",
+        "Download certificates shared among control-plane nodes from the kubeadm-certs Secret",
+    ),
+    ("control-plane-prepare/certs", "Generate the certificates for the new control plane components"),
+    ("control-plane-prepare/kubeconfig", "Generate the kubeconfig for the new control plane components"),
+    ("control-plane-prepare/control-plane", "Generate the manifests for the new control plane components"),
+    ("check-etcd", "Check that the etcd cluster is healthy"),
+    ("kubelet-start", "Write kubelet settings, certificates and (re)start the kubelet"),
+    ("etcd-join", "Join etcd for control plane nodes"),
+    ("kubelet-wait-bootstrap", "Wait for the kubelet to bootstrap itself"),
+    ("control-plane-join", "Join a machine as a control plane instance"),
+    ("control-plane-join/mark-control-plane", "Mark a node as a control-plane"),
+    ("wait-control-plane", "Wait for the control plane to start"),
+    ("control-plane-prepare/all", ""),
+    ("control-plane-join/all", ""),
+];
 
-/// Phases that do something, in their order.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PHASES.into_iter().filter(|(_, help)| !help.is_empty())
-}
+impl PhaseList {
+    fn known(&self, name: &str) -> Option<&'static str> {
+        self.phases.iter().map(|(known, _)| *known).find(|known| *known == name)
+    }
 
-fn has_children(name: &str) -> bool {
-    all().any(|(child, _)| child.split_once('/').is_some_and(|(parent, _)| parent == name))
-}
+    /// Phases that do something, in their order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Phase> {
+        self.phases.iter().copied().filter(|(_, help)| !help.is_empty())
+    }
 
-/// The phase that the words after `phase` name: `certs ca` is `certs/ca`, `certs all` is `certs`.
-pub(crate) fn named(words: &[String]) -> Result<&'static str, String> {
-    let unknown = |name: &str| format!("invalid phase name: {name}");
-    let Some(first) = words.first() else { return Err("subcommand is required".to_owned()) };
-    let first = ALIASES.iter().find(|(alias, _)| alias == first).map_or(first.as_str(), |(_, name)| *name);
-    match words.get(1) {
-        Some(_) if words.len() > 2 => Err(unknown(&words.join("/"))),
-        Some(all) if all == "all" && has_children(first) => known(first).ok_or_else(|| unknown(first)),
-        Some(child) => {
-            let name = format!("{first}/{child}");
-            all().map(|(known, _)| known).find(|known| *known == name).ok_or_else(|| unknown(&name))
+    fn has_children(&self, name: &str) -> bool {
+        self.all().any(|(child, _)| child.split_once('/').is_some_and(|(parent, _)| parent == name))
+    }
+
+    /// The phase that the words after `phase` name: `certs ca` is `certs/ca`, `certs all` is `certs`.
+    pub(crate) fn named(&self, words: &[String]) -> Result<&'static str, String> {
+        let unknown = |name: &str| format!("invalid phase name: {name}");
+        let Some(first) = words.first() else { return Err("subcommand is required".to_owned()) };
+        let alias = self.aliases.iter().find(|(alias, _)| alias == first);
+        let first = alias.map_or(first.as_str(), |(_, name)| *name);
+        match words.get(1) {
+            Some(_) if words.len() > 2 => Err(unknown(&words.join("/"))),
+            Some(all) if all == "all" && self.has_children(first) => {
+                self.known(first).ok_or_else(|| unknown(first))
+            }
+            Some(child) => {
+                let name = format!("{first}/{child}");
+                self.all().map(|(known, _)| known).find(|known| *known == name).ok_or_else(|| unknown(&name))
+            }
+            None if self.has_children(first) => Err("subcommand is required".to_owned()),
+            None => self.known(first).ok_or_else(|| unknown(first)),
         }
-        None if has_children(first) => Err("subcommand is required".to_owned()),
-        None => known(first).ok_or_else(|| unknown(first)),
     }
-}
 
-/// The phases to run: `only` one with its children, or all but those that are skipped, with theirs.
-pub(crate) fn select(only: Option<&str>, skipped: &[String]) -> Result<Vec<&'static str>, String> {
-    if let Some(name) = skipped.iter().find(|name| known(name).is_none()) {
-        return Err(format!("invalid phase name: {name}"));
+    /// The phases to run: `only` one with its children, or all but those that are skipped, with theirs.
+    pub(crate) fn select(&self, only: Option<&str>, skipped: &[String]) -> Result<Vec<&'static str>, String> {
+        if let Some(name) = skipped.iter().find(|name| self.known(name).is_none()) {
+            return Err(format!("invalid phase name: {name}"));
+        }
+        let is_or_below = |phase: &str, name: &str| {
+            phase == name || phase.split_once('/').is_some_and(|(parent, _)| parent == name)
+        };
+        let is_wanted = |phase: &str| match only {
+            Some(only) => is_or_below(phase, only),
+            None => !skipped.iter().any(|name| is_or_below(phase, name)),
+        };
+        let chosen: Vec<&'static str> =
+            self.all().map(|(name, _)| name).filter(|name| is_wanted(name)).collect();
+        let (last, needed) = self.needs;
+        let missing: Vec<&str> = needed.iter().copied().filter(|needed| !chosen.contains(needed)).collect();
+        if chosen.contains(&last) && !missing.is_empty() {
+            return Err(format!(
+                "unresolved dependencies:\n\tmissing [{}] phase(s) needed by {last:?} phase",
+                missing.join(" ")
+            ));
+        }
+        Ok(chosen)
     }
-    let is_or_below = |phase: &str, name: &str| {
-        phase == name || phase.split_once('/').is_some_and(|(parent, _)| parent == name)
-    };
-    let is_wanted = |phase: &str| match only {
-        Some(only) => is_or_below(phase, only),
-        None => !skipped.iter().any(|name| is_or_below(phase, name)),
-    };
-    let chosen: Vec<&'static str> = all().map(|(name, _)| name).filter(|name| is_wanted(name)).collect();
-    let missing: Vec<&str> = NEEDED.into_iter().filter(|needed| !chosen.contains(needed)).collect();
-    if chosen.contains(&LAST) && !missing.is_empty() {
-        return Err(format!(
-            "unresolved dependencies:\n\tmissing [{}] phase(s) needed by {LAST:?} phase",
-            missing.join(" ")
-        ));
+
+    /// Names and lines of help, for the end of a command's help.
+    pub(crate) fn listed(&self) -> String {
+        let line = |(name, help): Phase| {
+            let (indent, shown) = name.split_once('/').map_or(("  ", name), |(_, child)| ("    ", child));
+            [indent, &format!("{shown:<30} {help}"), "\n"].concat()
+        };
+        self.all().map(line).collect()
     }
-    Ok(chosen)
 }
 
 #[cfg(test)]
@@ -142,7 +193,7 @@ mod tests {
             ("certs ca now", Err("invalid phase name: certs/ca/now")),
         ] {
             assert_eq!(
-                named(&words(given)).map_err(|error| error.clone()),
+                INIT.named(&words(given)).map_err(|error| error.clone()),
                 expected.map_err(str::to_owned),
                 "{given}"
             );
@@ -151,21 +202,37 @@ mod tests {
 
     #[test]
     fn skipping_a_parent_skips_its_children_and_checks_dependencies() {
-        let whole = select(None, &[]).unwrap();
+        let whole = INIT.select(None, &[]).unwrap();
         assert_eq!(whole.len(), 39);
         assert_eq!((whole[0], whole[38]), ("preflight", LAST));
         let place = |name| whole.iter().position(|phase| *phase == name);
         assert!(place("control-plane/scheduler") < place("kubelet-start"));
         assert!(place("kubelet-start") < place("wait-control-plane"));
-        let some = select(None, &words("certs addon/kube-proxy certs/all")).unwrap();
+        let some = INIT.select(None, &words("certs addon/kube-proxy certs/all")).unwrap();
         assert!(!some.iter().any(|phase| phase.starts_with("certs")), "{some:?}");
         assert!(some.contains(&"addon/coredns") && !some.contains(&"addon/kube-proxy"));
-        assert_eq!(select(Some("etcd"), &[]).unwrap(), ["etcd", "etcd/local"]);
-        assert_eq!(select(Some("certs/ca"), &[]).unwrap(), ["certs/ca"]);
-        assert_eq!(select(None, &words("cert")).unwrap_err(), "invalid phase name: cert");
-        let error = select(None, &words("upload-certs")).unwrap_err();
+        assert_eq!(INIT.select(Some("etcd"), &[]).unwrap(), ["etcd", "etcd/local"]);
+        assert_eq!(INIT.select(Some("certs/ca"), &[]).unwrap(), ["certs/ca"]);
+        assert_eq!(INIT.select(None, &words("cert")).unwrap_err(), "invalid phase name: cert");
+        let error = INIT.select(None, &words("upload-certs")).unwrap_err();
         assert!(error.contains("missing [upload-certs] phase(s) needed by \"show-join-command\""), "{error}");
-        assert!(select(None, &words("upload-certs show-join-command")).is_ok());
-        assert!(select(Some(LAST), &[]).is_err());
+        assert!(INIT.select(None, &words("upload-certs show-join-command")).is_ok());
+        assert!(INIT.select(Some(LAST), &[]).is_err());
+    }
+
+    #[test]
+    fn joining_has_phases_of_its_own() {
+        let whole = JOIN.select(None, &[]).unwrap();
+        assert_eq!((whole.len(), whole[12]), (13, "wait-control-plane"));
+        let place = |name| whole.iter().position(|phase| *phase == name);
+        assert!(
+            place("kubelet-start") < place("etcd-join")
+                && place("etcd-join") < place("kubelet-wait-bootstrap")
+        );
+        assert_eq!(JOIN.named(&words("control-plane-prepare certs")), Ok("control-plane-prepare/certs"));
+        assert_eq!(JOIN.named(&words("control-plane-join all")), Ok("control-plane-join"));
+        assert!(JOIN.named(&words("upload-certs")).is_err());
+        let some = JOIN.select(None, &words("check-etcd control-plane-prepare")).unwrap();
+        assert_eq!((some.len(), some[1]), (7, "kubelet-start"));
     }
 }

@@ -1,15 +1,19 @@
 //! What a cluster has to know of how it was made, for nodes that join: the phases `upload-config` and `upload-certs`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::api::{Api, ApiPhaseError};
+use super::config::{ClusterConfig, Etcd};
 use super::objects;
 use super::random::fill;
 use super::tokens::{self, record};
+use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::Transport;
 use crate::cmd::cli::yaml;
+use crate::codec::base64;
 use crate::model::types::Timestamp;
 
 /// kubeadm's: how long `kubeadm-certs` is there.
@@ -86,6 +90,56 @@ pub(crate) async fn certificates<T: Transport>(
         api.apply(object).await?;
     }
     Ok(())
+}
+
+/// Where the shared files are on a node, by their names in the Secret.
+pub(crate) fn shared(cluster: &ClusterConfig) -> Vec<(&'static str, PathBuf)> {
+    let own = |name: &str| cluster.cert_dir.join(name);
+    let names =
+        ["ca.crt", "ca.key", "front-proxy-ca.crt", "front-proxy-ca.key", "sa.pub", "sa.key"].into_iter();
+    let mut files: Vec<(&'static str, PathBuf)> = names.map(|name| (name, own(name))).collect();
+    match &cluster.etcd {
+        Etcd::Local(_) => {
+            files.extend([("etcd-ca.crt", own("etcd/ca.crt")), ("etcd-ca.key", own("etcd/ca.key"))]);
+        }
+        Etcd::External(etcd) => files.extend([
+            ("external-etcd-ca.crt", etcd.ca_file.as_str().into()),
+            ("external-etcd.crt", etcd.cert_file.as_str().into()),
+            ("external-etcd.key", etcd.key_file.as_str().into()),
+        ]),
+    }
+    files
+}
+
+/// The phase `download-certs` of a node that joins: places and texts of the shared files. What was not there is left out.
+pub(crate) async fn download<T: Transport>(
+    api: &Api<'_, T>,
+    key: &[u8; objects::CERTIFICATE_KEY_BYTES],
+    cluster: &ClusterConfig,
+) -> Result<Vec<(PathBuf, String)>, ApiPhaseError> {
+    let of = ResourcePath::namespaced("", "secrets", "kube-system", "kubeadm-certs");
+    let broken = |why: String| ApiPhaseError::Broken(format!("error downloading certs: {why}"));
+    let secret = api.get(&of).await?.ok_or_else(|| {
+        broken(
+            "Secret \"kubeadm-certs\" was not found in the \"kube-system\" Namespace. This Secret might have expired. \
+             Please, run `agent init phase upload-certs --upload-certs` on a control plane to generate a new one"
+                .to_owned(),
+        )
+    })?;
+    let mut files = Vec::new();
+    for (name, path) in shared(cluster) {
+        let missing = || broken(format!("couldn't find required certificate or key {name:?} in the Secret"));
+        let sealed = secret["data"][name].as_str().and_then(base64::decode).ok_or_else(missing)?;
+        if sealed.is_empty() {
+            continue;
+        }
+        let text = objects::open(key, &sealed).and_then(|text| String::from_utf8(text).ok());
+        let text = text.ok_or_else(|| {
+            broken(format!("error decoding secret data with provided key: {name} was not encrypted with it"))
+        })?;
+        files.push((path, text));
+    }
+    Ok(files)
 }
 
 /// A new certificate key.

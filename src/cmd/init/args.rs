@@ -36,6 +36,10 @@ pub(in crate::cmd) struct InitOptions {
     pub(in crate::cmd) example: bool,
     pub(in crate::cmd) force: bool,
     pub(in crate::cmd) volumes: bool,
+    /// Of an administrator of the cluster.
+    pub(in crate::cmd) kubeconfig: Option<PathBuf>,
+    /// `--cleanup-tmp-dir`.
+    pub(in crate::cmd) cleans_temporary: bool,
     pub(in crate::cmd) verbose: bool,
     pub(in crate::cmd) no_self_test: bool,
     pub(in crate::cmd) json: bool,
@@ -96,17 +100,23 @@ Phases, in this order:
 ";
 
 const RESET: &str = "\
-Undo agent init: stop the service and its pods, remove the agent's state and the files init wrote. Data of claims is
-kept unless --volumes is given. Manifests, container logs and modified files are kept and listed.
+Undo agent init and agent join, also those of a control plane: stop the service and its pods, remove the agent's state
+and the files init and join wrote. A member of the cluster's etcd leaves it first. Data of claims is kept unless --volumes
+is given. Other manifests, container logs and modified files are kept and listed.
 
 Usage: agent reset [options] [-- FLAGS OF THE AGENT]
        agent reset phase NAME [options]
 
 Options:
-      --cert-dir DIR                     Directory of certificates (default ROOT-DIR/pki)
+      --cert-dir DIR                     Directory of certificates (default ROOT-DIR/pki; of a control plane
+                                         /etc/kubernetes/pki, or where its API server has them)
+      --cleanup-tmp-dir                  Also delete /etc/kubernetes/tmp
+      --config FILE                      ResetConfiguration of kubeadm.k8s.io/v1beta4, instead of flags
+      --cri-socket PATH                  Socket of the container runtime (default: the configured one)
       --dry-run                          Print what would be done, without changing anything
   -f, --force                            Do not ask for confirmation
       --ignore-preflight-errors LIST     Checks whose errors are shown as warnings
+      --kubeconfig FILE                  kubeconfig of an administrator (default /etc/kubernetes/admin.conf)
       --rootfs DIR                       Reset the system image in DIR
       --skip-phases LIST                 Phases to skip
       --volumes                          Permanently delete the data of claims (/var/lib/kubelet/volumes)
@@ -137,9 +147,11 @@ impl InitOptions {
         let (checks, init, reset) = (command == "preflight", command == "init", command == "reset");
         while let Some(argument) = parser.next().map_err(|error| bad(&error))? {
             match argument {
-                Arg::Long("config") if !reset => options.config = Some(text(&mut parser)?.into()),
+                Arg::Long("config") => options.config = Some(text(&mut parser)?.into()),
                 Arg::Long("cert-dir") if !checks => options.cert_dir = Some(text(&mut parser)?.into()),
-                Arg::Long("container-runtime-endpoint" | "cri-socket") if !reset => {
+                Arg::Long("kubeconfig") if reset => options.kubeconfig = Some(text(&mut parser)?.into()),
+                Arg::Long("cleanup-tmp-dir") if reset => options.cleans_temporary = true,
+                Arg::Long("container-runtime-endpoint" | "cri-socket") => {
                     options.endpoint = Some(endpoint(&text(&mut parser)?));
                 }
                 Arg::Long("ignore-preflight-errors") => {
@@ -183,8 +195,22 @@ impl InitOptions {
                 "can not mix '--config' with arguments [container-runtime-endpoint]: set it in the file";
             return Err(UsageError::Option(message.to_owned()));
         }
-        // The service has to find them, too.
-        if let Some(directory) = &options.cert_dir {
+        if reset && options.config.is_some() {
+            let mixed = [
+                ("cert-dir", options.cert_dir.is_some()),
+                ("cleanup-tmp-dir", options.cleans_temporary),
+                ("cri-socket", options.endpoint.is_some()),
+                ("force", options.force),
+            ];
+            let mixed: Vec<_> =
+                mixed.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect();
+            if !mixed.is_empty() {
+                let message = format!("can not mix '--config' with arguments [{}]", mixed.join(" "));
+                return Err(UsageError::Option(message));
+            }
+        }
+        // The service has to find them, too. `reset` first looks whose they are.
+        if let Some(directory) = options.cert_dir.as_ref().filter(|_| !reset) {
             options.agent_flags.push(format!("--cert-dir={}", directory.display()));
         }
         Ok(options)
@@ -200,7 +226,9 @@ impl InitOptions {
                     return Err(UsageError::NoPhase(names.join(", ")));
                 }
             }
-            [word, name] if word == "phase" && is_known(name) => self.phase = Some(name.clone()),
+            [word, name] if word == "phase" && is_known(alias(name)) => {
+                self.phase = Some(alias(name).to_owned())
+            }
             [word, name, ..] if word == "phase" && !names.is_empty() => {
                 return Err(UsageError::Phase(name.clone()));
             }
@@ -241,8 +269,17 @@ pub(in crate::cmd) fn text(parser: &mut lexopt::Parser) -> Result<String, UsageE
     Ok(value.to_string_lossy().into_owned())
 }
 
+/// kubeadm's other names of phases.
+fn alias(name: &str) -> &str {
+    match name {
+        "pre-flight" => "preflight",
+        "cleanupnode" => "cleanup-node",
+        other => other,
+    }
+}
+
 /// kubeadm prefixes a path with the scheme; the embedded runtime has none.
-fn endpoint(given: &str) -> String {
+pub(super) fn endpoint(given: &str) -> String {
     if given.starts_with('/') { format!("unix://{given}") } else { given.to_owned() }
 }
 
@@ -270,6 +307,9 @@ mod tests {
         assert!(only.has_phase("certs") && !only.has_phase("start"));
         assert_eq!(parse("init", "--rootfs /image").unwrap().rooted("/etc/x"), Path::new("/image/etc/x"));
         assert!(parse("reset", "-f --volumes phase pods").unwrap().volumes);
+        let reset =
+            parse("reset", "--cleanup-tmp-dir --kubeconfig /k --cert-dir /p phase cleanupnode").unwrap();
+        assert!(reset.cleans_temporary && reset.has_phase("cleanup-node") && reset.agent_flags.is_empty());
         assert!(parse("preflight", "-o json").unwrap().json);
     }
 
@@ -283,6 +323,8 @@ mod tests {
         assert_eq!(said("init", "phase kubelet-start"), "invalid phase name: kubelet-start");
         assert!(said("reset", "phase").contains("cleanup-node"));
         assert!(said("init", "--config a --cri-socket /b").contains("can not mix"));
+        let mixed = "can not mix '--config' with arguments [cri-socket force]";
+        assert_eq!(said("reset", "--config a -f --cri-socket /b"), mixed);
         assert_eq!(said("init", "now"), "unexpected argument \"now\"");
         assert!(said("preflight", "-o xml").contains("text, json"));
         assert!(said("init", "--ignore-preflight-errors=all,Mem").contains("'all'"));

@@ -59,6 +59,9 @@ pub(super) fn directories() -> Vec<(PathBuf, u32)> {
     once.into_iter().chain(TMPFILES.lines().filter_map(line)).collect()
 }
 
+/// How the configuration begins that `init` writes.
+pub(super) const CONFIGURATION_HEADER: &str = "# Configuration of this node:";
+
 pub(super) fn configuration(endpoint: Option<&str>) -> String {
     let runtime = match endpoint {
         Some(endpoint) => format!("containerRuntimeEndpoint: {endpoint}\n"),
@@ -66,7 +69,7 @@ pub(super) fn configuration(endpoint: Option<&str>) -> String {
     };
     format!(
         "\
-# Configuration of this node: a KubeletConfiguration, read when the agent starts.
+{CONFIGURATION_HEADER} a KubeletConfiguration, read when the agent starts.
 # \"agent config --explain --config {file}\" shows all effective settings. Commented lines are defaults.
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -41,9 +41,11 @@ use crate::platform::sys::dir;
 use crate::serve::server::pki::FLOOR;
 use crate::serve::server::report::ObjectDetail;
 
-use args::JoinOptions;
+pub(in crate::cmd) use args::JoinOptions;
 pub(super) use args::help;
-pub(super) use rules::{with_cluster_flags, without_cluster};
+use discover::Found;
+pub(in crate::cmd) use rules::{host, is_free};
+pub(super) use rules::{unmarked, with_cluster_flags, without_cluster, without_flags};
 
 pub(super) const KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 pub(super) const BOOTSTRAP: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
@@ -85,7 +87,7 @@ pub(super) fn run(session: &mut InitSession<'_>, arguments: &[String]) -> Result
     let before = resolve(&init)?;
     let name = options.node_name.clone().unwrap_or_else(|| before.node_name.clone());
     session.print("[preflight] Running pre-flight checks\n")?;
-    let host = options.endpoint.as_deref().and_then(rules::host).unwrap_or_default();
+    let host = options.endpoint.as_deref().and_then(host).unwrap_or_default();
     let wanted = joining(&before, PreflightTask::Join, &name, host);
     let mut findings = session.check(&init, &before, &wanted);
     findings.push(local_pods(&before));
@@ -105,34 +107,45 @@ pub(in crate::cmd) fn joining(before: &Resolved, task: PreflightTask, name: &str
     wanted
 }
 
-/// The discovery and the reading of the cluster's configuration; writes nothing.
-fn cluster(session: &mut InitSession<'_>, options: &JoinOptions, name: &str) -> Result<Joined, InitError> {
-    let agent = format!("kubelet/v1.36.0 (linux/{})", std::env::consts::ARCH);
+/// The transport of a kubeconfig's user.
+fn dial(kubeconfig: Kubeconfig) -> H2Transport {
+    let user_agent = format!("kubelet/v1.36.0 (linux/{})", std::env::consts::ARCH);
+    let credentials = Rc::new(Credentials::of(kubeconfig, Clock::System));
+    H2Transport::new(H2Config { user_agent, floor: FLOOR }, credentials, Clock::System)
+}
+
+/// The discovery: a cluster that is believed. Writes nothing.
+pub(in crate::cmd) fn find(session: &mut InitSession<'_>, options: &JoinOptions) -> Result<Found, InitError> {
     let last: RefCell<Option<H2Transport>> = RefCell::default();
-    let dial = |kubeconfig: Kubeconfig| {
-        let config = H2Config { user_agent: agent.clone(), floor: FLOOR };
-        let credentials = Rc::new(Credentials::of(kubeconfig, Clock::System));
-        let transport = H2Transport::new(config, credentials, Clock::System);
+    let connect = |kubeconfig: Kubeconfig| {
+        let transport = dial(kubeconfig);
         *last.borrow_mut() = Some(transport.clone());
         discover::client(transport, Dice::System)
     };
-    let failed = |error: discover::AskError| InitError::Join(chain(&error));
     let whence = options.endpoint.as_deref().unwrap_or("the discovery file");
     session.print(&format!("[discovery] Asking {whence} for the cluster's information\n"))?;
     let now = session.environment.now;
-    let found = rt::run(async { Box::pin(discover::discover(options, &dial, now.max(FLOOR))).await });
+    let found = rt::run(async { Box::pin(discover::discover(options, &connect, now.max(FLOOR))).await });
     let server_time = last.borrow().as_ref().and_then(H2Transport::server_time);
     if let Some(warning) = rules::clock_warning(now, server_time) {
         session.print_error(&warning);
     }
-    let found = found.map_err(|error| InitError::Join(error.to_string()))?.map_err(failed)?;
-    session.print(&format!(
-        "[discovery] The cluster's API server is {}\n[preflight] Reading configuration from the \"kubelet-config\" \
-         ConfigMap in namespace \"kube-system\"...\n",
-        found.cluster.server
-    ))?;
-    let asked = rt::run(async { Box::pin(discover::ask(&dial(found.user.clone()), name)).await });
-    let configuration = asked.map_err(|error| InitError::Join(error.to_string()))?.map_err(failed)?;
+    let found = found.map_err(|error| InitError::Join(error.to_string()))?;
+    let found = found.map_err(|error| InitError::Join(chain(&error)))?;
+    session.print(&format!("[discovery] The cluster's API server is {}\n", found.cluster.server))?;
+    Ok(found)
+}
+
+/// The discovery and the reading of the cluster's configuration; writes nothing.
+fn cluster(session: &mut InitSession<'_>, options: &JoinOptions, name: &str) -> Result<Joined, InitError> {
+    let found = find(session, options)?;
+    session.print(
+        "[preflight] Reading configuration from the \"kubelet-config\" ConfigMap in namespace \"kube-system\"...\n",
+    )?;
+    let client = discover::client(dial(found.user), Dice::System);
+    let asked = rt::run(async { Box::pin(discover::ask(&client, name)).await });
+    let asked = asked.map_err(|error| InitError::Join(error.to_string()))?;
+    let configuration = asked.map_err(|error| InitError::Join(chain(&error)))?;
     let authorities = base64::decode(&found.cluster.authority_data).unwrap_or_default();
     Ok(Joined {
         authorities: String::from_utf8(authorities).unwrap_or_default(),
@@ -250,20 +263,29 @@ impl JoinRun<'_, '_> {
             rt::run(healthy).map_err(|_| why())?.map_err(|_| why())?;
             self.print("[kubelet-check] The kubelet is healthy\n")?;
         }
-        self.print("[kubelet-start] Waiting for the kubelet to perform the TLS Bootstrap\n")?;
-        let signed = async { tokio::time::timeout(SIGNED_WITHIN, is_signed()).await };
-        if !matches!(rt::run(signed), Ok(Ok(()))) {
-            return Err(InitError::Join(format!(
-                "the cluster has not signed this node's certificate within {} s: approve it (kubectl get csr; kubectl \
-                 certificate approve NAME), the agent keeps asking ({})",
-                SIGNED_WITHIN.as_secs(),
-                service::log_hint(self.init_system)
-            )));
-        }
-        // The token has done its work; the node has its own certificate.
-        let _ = fs::remove_file(BOOTSTRAP);
+        wait_for_certificate(self.session, SIGNED_WITHIN)?;
         self.print(DONE)
     }
+}
+
+/// Waits until the node has its own certificate; the token has done its work then.
+pub(in crate::cmd) fn wait_for_certificate(
+    session: &mut InitSession<'_>,
+    within: Duration,
+) -> Result<(), InitError> {
+    session.print("[kubelet-start] Waiting for the kubelet to perform the TLS Bootstrap\n")?;
+    let signed = async { tokio::time::timeout(within, is_signed()).await };
+    if !matches!(rt::run(signed), Ok(Ok(()))) {
+        let live = InitOptions { rootfs: PathBuf::from("/"), ..InitOptions::default() };
+        return Err(InitError::Join(format!(
+            "the cluster has not signed this node's certificate within {} s: approve it (kubectl get csr; kubectl \
+             certificate approve NAME), the agent keeps asking ({})",
+            within.as_secs(),
+            service::log_hint(machine_of(&live, session))
+        )));
+    }
+    let _ = fs::remove_file(BOOTSTRAP);
+    Ok(())
 }
 
 /// Waits until kubelet.conf names a certificate that is there.

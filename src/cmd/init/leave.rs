@@ -78,7 +78,9 @@ pub(super) fn run(session: &mut InitSession<'_>, arguments: &[String]) -> Result
     let failed = |why: String| Err(InitError::Join(why));
     if Path::new(KUBEADM_FLAGS).exists() {
         return failed(
-            "kubeadm has joined this node: \"kubectl drain\" it, then run \"kubeadm reset\"".to_owned(),
+            "kubeadm has joined this node, or it has a control plane: \"kubectl drain\" it, then run \"agent reset\" or \
+             \"kubeadm reset\""
+                .to_owned(),
         );
     }
     let init = InitOptions { rootfs: PathBuf::from("/"), ..InitOptions::default() };

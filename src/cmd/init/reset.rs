@@ -8,23 +8,37 @@
 use std::fs;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+mod plane;
 
 use super::args::InitOptions;
 use super::facts::InitSystem;
+use super::install::File;
 use super::{
     CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, install, join, machine_of, preflight, resolve,
-    service,
+    service, write,
 };
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::previous_runtimes;
 use crate::agent::kubelet::setup::configs;
+use crate::cmd::control_plane::api::{self, Api};
+use crate::cmd::control_plane::etcd::{EtcdRemoval, endpoints, remove_local};
 use crate::model::objects::VOLUMES_DIR;
-use crate::platform::sys::{dir, durable, lock, mount, node};
+use crate::platform::logging::chain;
+use crate::platform::sys::{dir, lock, mount, node};
 use crate::platform::{logind, rt};
 use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
 use crate::service::driver::remove_if_present;
 use crate::service::kernel::KernelNames;
 use crate::store;
+
+use plane::{PlaneFacts, ResetExtras};
+
+/// The phase of the member of etcd.
+const MEMBER: &str = "remove-etcd-member";
+/// How long etcd is asked when no API server answers: the whole cluster may be gone.
+const ALONE: Duration = Duration::from_secs(10);
 
 pub(super) struct ResetPhase {
     /// The name for `--skip-phases`.
@@ -40,22 +54,29 @@ pub(super) const PHASES: &[ResetPhase] = &[
         help: "Ask for confirmation, and check for root",
         run: |run| run.preflight(),
     },
+    ResetPhase {
+        name: MEMBER,
+        help: "Remove this node's member of the cluster's etcd, and its data",
+        run: |run| run.remove_etcd_member(),
+    },
     ResetPhase { name: "stop", help: "Stop the service and disable it", run: |run| run.stop() },
     ResetPhase { name: "pods", help: "Stop and remove all pods", run: |run| run.pods() },
     ResetPhase {
         name: "cleanup-node",
         help: "Remove state, certificates and the files that init wrote",
-        run: |run| run.cleanup(),
+        run: |run| run.cleanup_node(),
     },
 ];
 
 /// The entries of the root directory that belong to the agent; all others are kept.
-const STATE: [&str; 12] = [
+const STATE: [&str; 14] = [
     "pods",
     "runtime",
     "pki",
     "config.yaml",
     "config.yaml.before-join",
+    "kubeadm-flags.env",
+    "instance-config.yaml",
     "upgrade",
     "upgrade.lock",
     "device-plugins",
@@ -71,30 +92,45 @@ type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
 struct ResetRun<'a, 'b> {
     session: &'a mut InitSession<'b>,
     options: &'a InitOptions,
+    extras: ResetExtras,
     resolved: Resolved,
     init_system: InitSystem,
+    plane: PlaneFacts,
     /// What could not be removed, each with the reason.
     failed: Vec<String>,
 }
 
-pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Result<(), InitError> {
+pub(super) fn run(session: &mut InitSession<'_>, given: &InitOptions) -> Result<(), InitError> {
+    let (mut options, extras) = plane::with_config(given)?;
+    for warning in &extras.warnings {
+        session.print_error(&["W ", warning, "\n"].concat());
+    }
+    let plane = PlaneFacts::of(&options);
+    // Those of a node of its own; a control plane's are elsewhere.
+    let is_of_agent = !plane.is_there;
+    let directory = options.cert_dir.as_ref().filter(|_| is_of_agent);
+    options.agent_flags.extend(directory.map(|directory| format!("--cert-dir={}", directory.display())));
+    let options = &options;
     let resolved = match resolve(options) {
         Ok(resolved) => resolved,
         // An unreadable configuration must not prevent the reset of a machine.
         Err(error) if options.agent_flags.is_empty() => {
-            let why = crate::platform::logging::chain(&error);
+            let why = chain(&error);
             session.print_error(&format!("\t[WARNING reset]: the configuration is ignored: {why}\n"));
             resolve(&InitOptions { rootfs: PathBuf::from("/nonexistent"), ..InitOptions::default() })?
         }
         Err(error) => return Err(error),
     };
     let init_system = machine_of(options, session);
-    let mut run = ResetRun { session, options, resolved, init_system, failed: Vec::new() };
+    let mut run = ResetRun { session, options, extras, resolved, init_system, plane, failed: Vec::new() };
     for phase in PHASES.iter().filter(|phase| options.has_phase(phase.name)) {
         (phase.run)(&mut run)
             .map_err(|error| InitError::Phase { phase: phase.name, source: Box::new(error) })?;
     }
-    if run.failed.is_empty() { Ok(()) } else { Err(InitError::RemovalFailed(run.failed.join(", "))) }
+    if !run.failed.is_empty() {
+        return Err(InitError::RemovalFailed(run.failed.join(", ")));
+    }
+    if run.plane.is_there && options.phase.is_none() { run.print(plane::NOT_CLEANED) } else { Ok(()) }
 }
 
 impl ResetRun<'_, '_> {
@@ -106,6 +142,12 @@ impl ResetRun<'_, '_> {
         if !self.options.force && !self.options.dry_run {
             let volumes = if self.options.volumes { " and the data of claims" } else { "" };
             let root = self.options.rooted(&self.resolved.flags.root_dir);
+            if self.plane.has_static_pods() {
+                self.session.print_error(
+                    "[reset] WARNING: the control plane of this machine will be removed: its certificates and keys, and \
+                     etcd's data.\n",
+                );
+            }
             self.session.print_error(&format!(
                 "[reset] WARNING: all pods of this machine and the agent's state in {}{volumes} will be removed.\n",
                 root.display()
@@ -121,6 +163,70 @@ impl ResetRun<'_, '_> {
         let mut findings = vec![preflight::privileged(node::user_id())];
         self.options.ignored.apply(&mut findings);
         self.session.judge(&findings)
+    }
+
+    /// As kubeadm, a member that cannot be removed is a warning: the others may be gone.
+    fn remove_etcd_member(&mut self) -> Result<(), InitError> {
+        if !self.plane.has_static_pods() {
+            return Ok(());
+        }
+        let Some(data) = self.plane.data_dir(self.options) else {
+            return self.print(
+                "[reset] No etcd config found. Assuming external etcd\n[reset] Please, manually reset etcd to prevent \
+                 further issues\n",
+            );
+        };
+        let shown = data.display().to_string();
+        if self.options.dry_run {
+            return self.print(&format!(
+                "[dryrun] Would remove the etcd member on this node from the etcd cluster\n[dryrun] Would delete \
+                 contents of the etcd data directory: {shown}\n"
+            ));
+        }
+        if self.options.is_live() {
+            match self.leave_etcd() {
+                Ok(EtcdRemoval::Done) => {
+                    self.print("[reset] Removed the etcd member on this node from the etcd cluster\n")?;
+                }
+                Ok(_) => {}
+                Err(why) => self.session.print_error(&format!(
+                    "W [reset] Failed to remove etcd member: {why}, please manually remove this etcd member using etcdctl\n"
+                )),
+            }
+        }
+        if plane::is_empty(&data) {
+            return Ok(());
+        }
+        match plane::empty(&data) {
+            Ok(()) => self.print(&format!("[reset] Deleted contents of the etcd data directory: {shown}\n")),
+            Err(why) => {
+                self.session.print_error(&format!(
+                    "W [reset] Failed to delete contents of the etcd directory: {shown:?}, error: {why}\n"
+                ));
+                Ok(())
+            }
+        }
+    }
+
+    fn leave_etcd(&mut self) -> Result<EtcdRemoval, String> {
+        let Some(local) = self.plane.etcd.clone() else { return Ok(EtcdRemoval::Absent) };
+        let path = self.options.kubeconfig.clone().unwrap_or_else(|| install::ADMIN_CONF.into());
+        let (cert_dir, limit) = (&self.plane.cert_dir, self.extras.etcd_call);
+        let work = async {
+            let now = tokio::time::Instant::now();
+            // The manifest names the members of the time when it was made; the API server knows the others.
+            let shown = async {
+                let client = api::client(api::transport(api::kubeconfig(&path, None)?));
+                endpoints(&Api::new(Some(client), &|_| {}, now)).await
+            };
+            let (shown, limit) = match Box::pin(shown).await {
+                Ok(shown) => (shown, limit),
+                Err(_) => (Vec::new(), limit.min(ALONE)),
+            };
+            Box::pin(remove_local(&local, &shown, cert_dir, now + limit)).await
+        };
+        let done = rt::run(async { Box::pin(work).await }).map_err(|error| error.to_string())?;
+        done.map_err(|error| chain(&error))
     }
 
     fn stop(&mut self) -> Result<(), InitError> {
@@ -181,14 +287,26 @@ impl ResetRun<'_, '_> {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(InitError::Running(root)),
             Err(error) => {
-                let source = io::Error::other(crate::platform::logging::chain(&error));
+                let source = io::Error::other(chain(&error));
                 Err(InitError::File { action: "lock", path, source })
             }
         }
     }
 
+    /// kubeadm's phase stops the kubelet and its pods itself.
+    fn cleanup_node(&mut self) -> Result<(), InitError> {
+        if self.plane.is_there && self.options.phase.is_some() {
+            self.stop()?;
+            self.pods()?;
+        }
+        self.cleanup()
+    }
+
     fn cleanup(&mut self) -> Result<(), InitError> {
-        self.free()?;
+        // A dry run has not stopped it.
+        if !self.options.dry_run {
+            self.free()?;
+        }
         let root = self.options.rooted(&self.resolved.flags.root_dir);
         self.unmount(&root)?;
         if self.options.is_live() && !self.options.dry_run {
@@ -205,6 +323,17 @@ impl ResetRun<'_, '_> {
         }
         let database = names(&root).into_iter().filter(|name| name.starts_with(store::FILE_NAME));
         directories.extend(database.map(|name| root.join(name)));
+        let restored = self.restore()?;
+        if restored {
+            directories.retain(|path| *path != root.join("config.yaml"));
+        }
+        let defaults = self.options.rooted(DEFAULTS_FILE);
+        let text = fs::read_to_string(&defaults).unwrap_or_default();
+        if let (Some(alone), false) = (plane::defaults_alone(self.options, &text), self.options.dry_run) {
+            write(&File::new(defaults, 0o644, alone))?;
+        }
+        directories.extend(self.plane.files(self.options));
+        directories.extend(self.options.cleans_temporary.then(|| plane::temporary(self.options)));
         directories.retain(|path| path.symlink_metadata().is_ok());
         directories.sort();
         directories.dedup();
@@ -216,14 +345,20 @@ impl ResetRun<'_, '_> {
         if !self.options.dry_run {
             self.failed.extend(directories.iter().filter_map(|path| remove(path).err()));
         }
-        let mut left = self.files()?;
-        let empty = [
+        let mut left = self.files(restored)?;
+        let data = self.plane.data_dir(self.options).filter(|_| self.options.has_phase(MEMBER));
+        if let (Some(data), false) = (data, self.options.dry_run) {
+            // What etcd has written since its data was deleted. The directory may be a disk of its own.
+            self.failed.extend(plane::empty(&data).err().filter(|_| data.exists()));
+        }
+        let mut empty = self.plane.directories(self.options);
+        empty.extend([
             self.options.rooted(&self.resolved.flags.images_dir),
             root.clone(),
             self.options.rooted("/etc/kubernetes/pki"),
             self.options.rooted(install::MANIFESTS),
             self.options.rooted("/etc/kubernetes"),
-        ];
+        ]);
         if !self.options.dry_run {
             // Empty directories are removed, too.
             for path in &empty {
@@ -238,9 +373,30 @@ impl ResetRun<'_, '_> {
         Ok(())
     }
 
+    /// Brings back the user's own configuration of the time before the node joined or became a control plane. False: there
+    /// was none.
+    fn restore(&mut self) -> Result<bool, InitError> {
+        let (before, file) = (self.options.rooted(join::BEFORE), self.options.rooted(CONFIG_FILE));
+        let text = match fs::read_to_string(&before) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            other => other.map_err(|source| InitError::File { action: "read", path: before, source })?,
+        };
+        if text.starts_with(install::CONFIGURATION_HEADER) {
+            return Ok(false);
+        }
+        let shown = file.display().to_string();
+        if self.options.dry_run {
+            self.print(&format!("[dryrun] Would restore the previous configuration in {shown:?}\n"))?;
+        } else {
+            write(&File::new(file, 0o644, text))?;
+            self.print(&format!("[reset] Restoring the previous configuration in {shown:?}\n"))?;
+        }
+        Ok(true)
+    }
+
     /// Removes the files that `init` wrote, if they are unchanged. Returns the files that are kept, each with
     /// the reason.
-    fn files(&mut self) -> Result<Vec<String>, InitError> {
+    fn files(&mut self, keeps_configuration: bool) -> Result<Vec<String>, InitError> {
         let program = service::program(self.options);
         let always = |_: &str| true;
         let is_unit = |text: &str| text == install::unit(&program);
@@ -249,12 +405,6 @@ impl ResetRun<'_, '_> {
         let is_defaults = |text: &str| text.starts_with(install::DEFAULTS_HEADER);
         let is_example = |text: &str| text == install::EXAMPLE;
         let is_logind = |text: &str| text.starts_with(logind::DROP_IN_HEADER);
-        let defaults = self.options.rooted(DEFAULTS_FILE);
-        let text = fs::read_to_string(&defaults).unwrap_or_default();
-        if let (Some(alone), false) = (join::without_cluster(&text), self.options.dry_run) {
-            let failed = |source| InitError::File { action: "write", path: defaults.clone(), source };
-            durable::write_durably(&defaults, alone.as_bytes(), 0o644).map_err(failed)?;
-        }
         let files: [(&str, IsOurs<'_>); 11] = [
             (join::KUBECONFIG, &always),
             (join::BOOTSTRAP, &always),
@@ -270,6 +420,9 @@ impl ResetRun<'_, '_> {
         ];
         let mut left = Vec::new();
         for (path, is_ours) in files {
+            if path == CONFIG_FILE && keeps_configuration {
+                continue;
+            }
             let path = self.options.rooted(path);
             let Ok(text) = fs::read_to_string(&path) else { continue };
             if !is_ours(&text) {
@@ -322,7 +475,8 @@ impl ResetRun<'_, '_> {
             return Ok(());
         }
         for path in points {
-            match mount::unmount(&path) {
+            let unmount = if self.extras.forces_unmount { mount::unmount_by_force } else { mount::unmount };
+            match unmount(&path) {
                 // Ended meanwhile, or below a later mount on one of its parents, which hides it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other.map_err(|source| InitError::File { action: "unmount", path, source })?,

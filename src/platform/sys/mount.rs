@@ -143,6 +143,15 @@ pub(crate) fn bind_descriptor(source: BorrowedFd<'_>, target: &Path) -> io::Resu
 /// Unmounts, detaching if it is busy. Its copies, and the mount it was copied from, stay mounted. Never waits
 /// for a server.
 pub fn unmount(target: &Path) -> io::Result<()> {
+    detach(target, MntFlags::empty())
+}
+
+/// The same; requests that wait for a server end with an error.
+pub(crate) fn unmount_by_force(target: &Path) -> io::Result<()> {
+    detach(target, MntFlags::MNT_FORCE)
+}
+
+fn detach(target: &Path, more: MntFlags) -> io::Result<()> {
     let lines = mount_lines()?;
     let top = lines.iter().rev().find(|line| line.point == target);
     // Unmounting a shared mount would propagate to all its peers. The lookup of a remote mount could wait for
@@ -151,7 +160,7 @@ pub fn unmount(target: &Path) -> io::Result<()> {
         let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
         nix::mount::mount(None::<&str>, target, None::<&str>, private, None::<&str>)?;
     }
-    nix::mount::umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+    nix::mount::umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW | more)?;
     Ok(())
 }
 

@@ -77,29 +77,8 @@ impl Documents {
     }
 
     fn take(&mut self, version: &str, kind: &str, document: Value) -> Result<(), String> {
-        let (group, number) = version.split_once('/').unwrap_or(("", version));
-        match (group, kind) {
-            (GROUP, _) if version == OLD_API_VERSION => self.warnings.push(format!(
-                "your configuration file uses a deprecated API spec: {version:?} (kind: {kind:?}). Please use \
-                 'kubeadm config migrate --old-config old-config-file --new-config new-config-file', which will \
-                 write the new, similar spec using a newer API version."
-            )),
-            (GROUP, _) if version != API_VERSION => {
-                return Err(format!(
-                    "your configuration file uses an old API spec: {version:?} (kind: {kind:?}): write it as \
-                     {API_VERSION}"
-                ));
-            }
-            ("kubelet.config.k8s.io", KUBELET) if number != "v1beta1" => return unsupported(version, kind),
-            ("kubeproxy.config.k8s.io", KUBE_PROXY) if number != "v1alpha1" => {
-                return unsupported(version, kind);
-            }
-            _ => {}
-        }
-        let strange = unknown(kind, &document);
-        self.warnings.extend(strange.into_iter().map(|field| {
-            format!("error unmarshaling configuration {version}, Kind={kind}: unknown field {field:?}")
-        }));
+        judge(version, kind, &document, &mut self.warnings)?;
+        let group = version.split_once('/').map_or("", |(group, _)| group);
         match (group, kind) {
             (GROUP, "InitConfiguration") => self.init = document,
             (GROUP, "ClusterConfiguration") => self.cluster = document,
@@ -111,6 +90,54 @@ impl Documents {
         }
         Ok(())
     }
+}
+
+/// Warns of fields that the document's kind does not have, and refuses versions that nothing can be done with.
+fn judge(version: &str, kind: &str, document: &Value, warnings: &mut Vec<String>) -> Result<(), String> {
+    let (group, number) = version.split_once('/').unwrap_or(("", version));
+    match (group, kind) {
+        (GROUP, _) if version == OLD_API_VERSION => warnings.push(format!(
+            "your configuration file uses a deprecated API spec: {version:?} (kind: {kind:?}). Please use \
+             'kubeadm config migrate --old-config old-config-file --new-config new-config-file', which will \
+             write the new, similar spec using a newer API version."
+        )),
+        (GROUP, _) if version != API_VERSION => {
+            return Err(format!(
+                "your configuration file uses an old API spec: {version:?} (kind: {kind:?}): write it as \
+                 {API_VERSION}"
+            ));
+        }
+        ("kubelet.config.k8s.io", KUBELET) if number != "v1beta1" => return unsupported(version, kind),
+        ("kubeproxy.config.k8s.io", KUBE_PROXY) if number != "v1alpha1" => {
+            return unsupported(version, kind);
+        }
+        _ => {}
+    }
+    let strange = unknown(kind, document);
+    warnings.extend(strange.into_iter().map(|field| {
+        format!("error unmarshaling configuration {version}, Kind={kind}: unknown field {field:?}")
+    }));
+    Ok(())
+}
+
+/// The document of one kind in the text of a file, and warnings; others are ignored with a warning.
+pub(crate) fn single(text: &str, wanted: &str) -> Result<(Value, Vec<String>), String> {
+    let (mut found, mut warnings) = (None, Vec::new());
+    for document in yaml_to_values(text, true).map_err(|error| error.to_string())? {
+        let part = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (part("apiVersion"), part("kind"));
+        if kind != wanted || !version.starts_with(GROUP) {
+            warnings
+                .push(format!("ignored configuration document with GroupVersionKind {version}, Kind={kind}"));
+            continue;
+        }
+        judge(&version, &kind, &document, &mut warnings)?;
+        if found.replace(document).is_some() {
+            return Err(format!("invalid configuration: kind {kind:?} is specified twice in the file"));
+        }
+    }
+    let found = found.ok_or_else(|| format!("no {wanted} kind was found in the file"))?;
+    Ok((found, warnings))
 }
 
 fn unsupported(version: &str, kind: &str) -> Result<(), String> {
@@ -278,6 +305,7 @@ fn etcd(given: &DocumentField<'_>) -> Result<Etcd, String> {
             component: component(&local)?,
             server_sans: local.at("serverCertSANs").texts()?,
             peer_sans: local.at("peerCertSANs").texts()?,
+            initial_cluster: String::new(),
         })),
     }
 }

@@ -44,6 +44,7 @@ fn the_last_words_tell_what_can_be_done_now() {
     assert!(!text.contains("--control-plane"), "{text}");
     let text = done(&join, "a.conf", Some("00ff"));
     assert!(text.contains("--certificate-key 00ff") && text.contains("deleted in two hours"), "{text}");
+    assert_eq!(text.matches("\\\n\t--control-plane --certificate-key 00ff\n").count(), 2, "{text}");
     let text = done(&join, "a.conf", Some(""));
     assert!(
         text.contains("--control-plane") && text.contains("by copying certificate authorities"),

@@ -127,10 +127,7 @@ fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), In
     let entry = entry_of(&path).map_err(failed)?;
     let (authorities, token) = (authorities_of(&entry), record.text());
     let join = Join { server: &entry.server, authorities: &authorities, token: &token };
-    // Further control-plane nodes are kubeadm's.
-    let key = given.text("certificate-key");
-    let program = if key.is_some() { "kubeadm" } else { "agent" };
-    session.print(&format!("{}\n", join.line(program, key)))
+    session.print(&format!("{}\n", join.line("agent", given.text("certificate-key"))))
 }
 
 fn new(given: &CommandWords, token: Option<&String>, now: Timestamp) -> Result<Record, InitError> {

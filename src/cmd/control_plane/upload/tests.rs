@@ -72,3 +72,31 @@ async fn certificates_are_sealed_and_end_with_their_token() {
     let secret = object(&server, "secrets/kubeadm-certs");
     assert_ne!(base64::decode(secret["data"]["ca.crt"].as_str().unwrap()).unwrap(), before);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_uploaded_is_downloaded_with_its_key() {
+    let (server, say) = (server(), |_: &str| {});
+    let api = api(&server, &say);
+    let given = json!({ "certificatesDir": "/pki" });
+    let field = crate::cmd::control_plane::config::fields::DocumentField::of(&given);
+    let cluster = crate::cmd::control_plane::config::read::cluster(&field, "v1.36.0").unwrap();
+    let key = certificate_key().unwrap();
+    let said = |result: Result<Vec<_>, ApiPhaseError>| result.unwrap_err().to_string();
+    let why = said(download(&api, &key, &cluster).await);
+    assert!(why.contains("might have expired") && why.contains("upload-certs --upload-certs"), "{why}");
+    // An authority whose key is elsewhere.
+    let is_there = |name: &str| name != "front-proxy-ca.key";
+    let content = |name: &str| if is_there(name) { format!("{name} as text") } else { String::new() };
+    let files: Vec<_> =
+        shared(&cluster).into_iter().map(|(name, _)| (name, content(name).into_bytes())).collect();
+    certificates(&api, &key, &files, NOW).await.unwrap();
+    let found = download(&api, &key, &cluster).await.unwrap();
+    assert_eq!(found.len(), 7);
+    assert!(found.contains(&("/pki/etcd/ca.key".into(), "etcd-ca.key as text".to_owned())), "{found:?}");
+    assert!(!found.iter().any(|(path, _)| path.ends_with("front-proxy-ca.key")));
+    let why = said(download(&api, &[7; 32], &cluster).await);
+    assert!(why.contains("ca.crt was not encrypted with it"), "{why}");
+    certificates(&api, &key, &files[..4], NOW).await.unwrap();
+    let why = said(download(&api, &key, &cluster).await);
+    assert!(why.contains("couldn't find required certificate or key \"sa.pub\""), "{why}");
+}

@@ -1,5 +1,7 @@
 //! Arguments of `agent join`, with kubeadm's names and messages.
 
+use std::time::Duration;
+
 use lexopt::Arg;
 
 use super::super::args::{UsageError, text};
@@ -12,6 +14,7 @@ over the one that is there; static pods stay. \"kubeadm token create --print-joi
 
 Usage: agent join HOST:PORT --token TOKEN --discovery-token-ca-cert-hash sha256:HASH [options]
        agent join --discovery-file FILE [--token TOKEN] [options]
+       agent join --control-plane ...   a further control-plane node: agent join --control-plane --help
 
 Options:
       --token TOKEN                      Bootstrap token, for discovery and for the request of the node's certificate
@@ -33,19 +36,23 @@ pub(in crate::cmd::init) fn help() -> &'static str {
 }
 
 /// Without `Debug`: it contains the token.
-#[derive(Default)]
-pub(super) struct JoinOptions {
+#[derive(Clone, Default)]
+pub(in crate::cmd) struct JoinOptions {
     /// `host:port`.
-    pub(super) endpoint: Option<String>,
-    pub(super) token: Option<BootstrapToken>,
-    pub(super) pins: Vec<CaPin>,
-    pub(super) skips_pins: bool,
-    pub(super) file: Option<String>,
-    pub(super) node_name: Option<String>,
-    pub(super) is_metered: bool,
-    pub(super) ignored: Ignored,
-    pub(super) dry_run: bool,
-    pub(super) help: bool,
+    pub(in crate::cmd) endpoint: Option<String>,
+    pub(in crate::cmd) token: Option<BootstrapToken>,
+    /// For the request of the certificate, if that is another one.
+    pub(in crate::cmd) tls_token: Option<BootstrapToken>,
+    pub(in crate::cmd) pins: Vec<CaPin>,
+    pub(in crate::cmd) skips_pins: bool,
+    pub(in crate::cmd) file: Option<String>,
+    pub(in crate::cmd) node_name: Option<String>,
+    pub(in crate::cmd) is_metered: bool,
+    pub(in crate::cmd) ignored: Ignored,
+    pub(in crate::cmd) dry_run: bool,
+    /// `timeouts.discovery`, if it is not kubeadm's.
+    pub(in crate::cmd) limit: Option<Duration>,
+    pub(in crate::cmd) help: bool,
 }
 
 impl JoinOptions {
@@ -91,7 +98,7 @@ impl JoinOptions {
         if options.help { Ok(options) } else { options.checked() }
     }
 
-    fn checked(self) -> Result<Self, UsageError> {
+    pub(in crate::cmd) fn checked(self) -> Result<Self, UsageError> {
         let wrong = |message: &str| Err(UsageError::Option(message.to_owned()));
         if let Some(endpoint) = &self.endpoint {
             let port = endpoint.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());

@@ -47,10 +47,10 @@ pub(super) enum AskError {
 }
 
 /// A cluster that is believed, and the kubeconfig that requests the node's certificate.
-pub(super) struct Found {
-    pub(super) cluster: ClusterEntry,
-    pub(super) bootstrap: String,
-    pub(super) user: Kubeconfig,
+pub(in crate::cmd) struct Found {
+    pub(in crate::cmd) cluster: ClusterEntry,
+    pub(in crate::cmd) bootstrap: String,
+    pub(in crate::cmd) user: Kubeconfig,
 }
 
 pub(super) fn client<T: Transport>(transport: T, dice: Dice) -> Client<T> {
@@ -64,19 +64,20 @@ pub(super) async fn discover<T: Transport>(
     dial: Dial<'_, T>,
     now: Timestamp,
 ) -> Result<Found, AskError> {
+    let limit = options.limit.unwrap_or(LIMIT);
     let (cluster, file) = match (&options.endpoint, &options.file, &options.token) {
         (Some(endpoint), _, Some(token)) => {
             let connect = connector(&format!("https://{endpoint}"), dial)?;
-            (discovery::by_token(&connect, token, &options.pins, LIMIT, now).await?, String::new())
+            (discovery::by_token(&connect, token, &options.pins, limit, now).await?, String::new())
         }
         (_, Some(file), _) => {
             let (entry, text) = entry_of(file).await?;
             let connect = connector(&entry.server, dial)?;
-            (discovery::by_file(&connect, entry, LIMIT).await?, text)
+            (discovery::by_file(&connect, entry, limit).await?, text)
         }
         _ => return Err(AskError::Broken("no cluster was named".to_owned())),
     };
-    let bootstrap = match &options.token {
+    let bootstrap = match options.tls_token.as_ref().or(options.token.as_ref()) {
         Some(token) => discovery::bootstrap_kubeconfig(&cluster, token),
         None => file,
     };

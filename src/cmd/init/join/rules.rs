@@ -20,7 +20,7 @@ const MOST_SKEW: Duration = Duration::from_secs(300);
 const OWN_FLAGS: [&str; 4] = ["kubeconfig", "bootstrap-kubeconfig", "hostname-override", "link-profile"];
 
 /// The host of `host:port`, without brackets.
-pub(super) fn host(endpoint: &str) -> Option<&str> {
+pub(in crate::cmd) fn host(endpoint: &str) -> Option<&str> {
     let (host, _) = endpoint.rsplit_once(':')?;
     Some(host.trim_start_matches('[').trim_end_matches(']'))
 }
@@ -41,7 +41,7 @@ pub(super) fn local_pods(pods: &[String]) -> PreflightFinding {
 }
 
 /// kubeadm's rule: a node of that name that works is another machine.
-pub(super) fn is_free(node: &Value, name: &str) -> Result<(), String> {
+pub(in crate::cmd) fn is_free(node: &Value, name: &str) -> Result<(), String> {
     let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
     if !conditions.clone().any(|it| it["type"] == "Ready" && it["status"] == "True") {
         return Ok(());
@@ -148,7 +148,16 @@ pub(in crate::cmd::init) fn with_cluster_flags(text: &str, more: &[String]) -> S
     flags.push(format!("--bootstrap-kubeconfig={BOOTSTRAP}"));
     flags.push(format!("--kubeconfig={KUBECONFIG}"));
     flags.extend_from_slice(more);
-    with_flags(text, &flags)
+    unmarked(text, with_flags(text, &flags))
+}
+
+/// A file of the user's stays one: without the mark by which `reset` knows those of `init`.
+pub(in crate::cmd::init) fn unmarked(before: &str, made: String) -> String {
+    let is_users = !before.trim().is_empty() && !before.contains(install::DEFAULTS_HEADER);
+    match made.split_once('\n') {
+        Some((first, rest)) if is_users && first.starts_with(install::DEFAULTS_HEADER) => rest.to_owned(),
+        _ => made,
+    }
 }
 
 /// What there is to say when this machine's clock and the server's differ: certificates and tokens have times.
@@ -170,6 +179,14 @@ pub(super) fn clock_warning(now: Timestamp, server: Option<Timestamp>) -> Option
 pub(in crate::cmd::init) fn without_cluster(text: &str) -> Option<String> {
     let flags = others(text, false);
     (flags != install::service_flags(text)).then(|| with_flags(text, &flags))
+}
+
+/// The same file without some flags; `None` when it has none of them.
+pub(in crate::cmd::init) fn without_flags(text: &str, is_unwanted: &dyn Fn(&str) -> bool) -> Option<String> {
+    let mut flags = install::service_flags(text);
+    let count = flags.len();
+    flags.retain(|flag| !is_unwanted(flag));
+    (flags.len() < count).then(|| with_flags(text, &flags))
 }
 
 /// The flags that do not belong to `join`. A name that the user has given stays, unless it is replaced.

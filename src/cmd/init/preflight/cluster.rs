@@ -43,15 +43,14 @@ fn available(
 
 /// This machine belongs to a cluster already.
 pub(super) fn kubeconfigs(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
-    let fix = "leave the cluster first; a node that kubeadm has joined: kubectl drain, then kubeadm reset";
+    let fix = "leave the cluster first; a node that kubeadm has joined, or one of a control plane: kubectl drain, then agent reset";
     let what = ": this machine is a node of a cluster";
     KUBECONFIGS.map(|path| available(facts, Path::new(path), what, (fix, "agent leave"))).into()
 }
 
 pub(super) fn static_pods(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
-    let list = format!("ls -l {}", wanted.needs.manifests.display());
     let fix =
-        ("undo the earlier control plane first, or ignore this check to go on with its files", list.as_str());
+        ("undo the earlier control plane first, or ignore this check to go on with its files", "agent reset");
     STATIC_PODS.map(|name| available(facts, &manifest(&wanted.needs, name), "", fix)).into()
 }
 
