@@ -17,7 +17,7 @@ use crate::cmd::control_plane::args::ControlPlaneOptions;
 use crate::cmd::control_plane::config::{Etcd, path};
 use crate::cmd::control_plane::context::{Context, Visibility};
 use crate::cmd::control_plane::manifests::{API_SERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER};
-use crate::cmd::control_plane::{kubelet_files, patches, phases, preflight, static_pods};
+use crate::cmd::control_plane::{etcd, kubelet_files, patches, phases, preflight, static_pods};
 use crate::cmd::init::InitError;
 use crate::cmd::init::args::InitOptions;
 use crate::cmd::init::preflight::{Ignored, PreflightFinding};
@@ -192,9 +192,8 @@ fn control_plane(run: &mut UpgradeRun<'_>, context: &mut Context<'_, '_>) -> Res
     }
     let is_local = matches!(context.settings.cluster.etcd, Etcd::Local(_));
     let has_etcd = is_local && run.wishes.has_etcd && is_newer_etcd(context)?;
-    let etcd = has_etcd.then_some(ETCD).into_iter();
     let mut wanted = Vec::new();
-    for component in etcd.chain([API_SERVER, CONTROLLER_MANAGER, SCHEDULER]) {
+    for component in has_etcd.then_some(ETCD).into_iter().chain([API_SERVER, CONTROLLER_MANAGER, SCHEDULER]) {
         let Some(text) = static_pods::manifest(context, component)? else { continue };
         wanted.push((component, text));
     }
@@ -239,14 +238,19 @@ fn control_plane(run: &mut UpgradeRun<'_>, context: &mut Context<'_, '_>) -> Res
         .say("[upgrade/control-plane] The control plane instance for this node was successfully upgraded!\n")
 }
 
-/// Whether etcd's manifest may be replaced: an older version cannot be sure to read what the newer one has written.
+/// Whether etcd's manifest may be replaced: an older version cannot be sure to read what the newer one has written. What a
+/// member was made with stays.
 fn is_newer_etcd(context: &mut Context<'_, '_>) -> Result<bool, InitError> {
-    let file = context.paths.manifests().join("etcd.yaml");
-    let Some(text) = text_of(&file)? else { return Ok(true) };
-    let values = yaml_to_values(&text, false).unwrap_or_default();
-    let image = values.first().map(|pod| pod["spec"]["containers"][0]["image"].clone()).unwrap_or_default();
-    let (current, desired) =
-        (tag_of(image.as_str().unwrap_or_default()), tag_of(&context.settings.cluster.etcd_image()));
+    let Some(pod) = etcd::component_of(&context.paths.manifests().join("etcd.yaml"), ETCD) else {
+        return Ok(true);
+    };
+    if let Etcd::Local(local) = &mut context.settings.cluster.etcd
+        && etcd::argument(&pod, "initial-cluster-state") == "existing"
+    {
+        local.initial_cluster = etcd::argument(&pod, "initial-cluster").to_owned();
+    }
+    let image = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
+    let (current, desired) = (tag_of(image), tag_of(&context.settings.cluster.etcd_image()));
     let (Some(there), Some(new)) = (KubeVersion::parse(&current), KubeVersion::parse(&desired)) else {
         return Ok(true);
     };
@@ -368,3 +372,6 @@ fn addon(run: &UpgradeRun<'_>, context: &mut Context<'_, '_>, name: &'static str
     }
     talk(run, context, name)
 }
+
+#[cfg(test)]
+mod tests;
