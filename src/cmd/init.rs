@@ -37,9 +37,7 @@ mod reset;
 mod self_test;
 mod service;
 
-pub(in crate::cmd) use join::{
-    JoinOptions, find, host, is_free, joining, local_pods, wait_for_certificate,
-};
+pub(in crate::cmd) use join::{JoinOptions, find, host, is_free, joining, local_pods, wait_for_certificate};
 pub(in crate::cmd) use phases::wait_until_healthy;
 
 use args::{InitOptions, UsageError};

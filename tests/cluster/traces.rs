@@ -32,7 +32,9 @@ pub fn traces(host: &Host) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/thread-self/mounts").expect("mounts");
     found.extend(mounts.lines().filter_map(|line| Some(format!("mount {}", line.split(' ').nth(1)?))));
     let links = said(Command::new("ip").args(["-brief", "link"])).unwrap_or_else(|error| panic!("{error}"));
-    found.extend(links.lines().map(|line| format!("link {}", line.split([' ', '@']).next().unwrap_or_default())));
+    found.extend(
+        links.lines().map(|line| format!("link {}", line.split([' ', '@']).next().unwrap_or_default())),
+    );
     let root = scratch.components().as_path();
     for hierarchy in ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids"] {
         let own = Path::new(hierarchy).join(cgroup_root(root).trim_start_matches('/'));

@@ -14,7 +14,8 @@ use super::{condition, container, images};
 use crate::support::embedded::Embedded;
 
 /// What is found wrong with the machine that tests run on.
-pub const MACHINE_FACTS: &str = "--ignore-preflight-errors=SystemVerification,Service-kubelet,NumCPU,Mem,Swap";
+pub const MACHINE_FACTS: &str =
+    "--ignore-preflight-errors=SystemVerification,Service-kubelet,NumCPU,Mem,Swap";
 const STATIC_PODS: [&str; 4] = ["etcd-", "kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"];
 pub const ADMIN: &str = "--kubeconfig=/etc/kubernetes/admin.conf";
 
@@ -169,7 +170,18 @@ fn etcd_members() -> Result<Vec<(String, bool)>, String> {
     let (authority, certificate, key) =
         (pki("ca.crt"), pki("healthcheck-client.crt"), pki("healthcheck-client.key"));
     let mut curl = Command::new("curl");
-    curl.args(["--silent", "--fail", "--cacert", &authority, "--cert", &certificate, "--key", &key, "-d", "{}"]);
+    curl.args([
+        "--silent",
+        "--fail",
+        "--cacert",
+        &authority,
+        "--cert",
+        &certificate,
+        "--key",
+        &key,
+        "-d",
+        "{}",
+    ]);
     let text = said(curl.arg("https://127.0.0.1:2379/v3/cluster/member/list"))?;
     let answer: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
     let members = answer["members"].as_array().into_iter().flatten();
@@ -261,7 +273,12 @@ fn a_reset_leaves_nothing_of_a_control_plane() {
     init(&host);
     fs::write("/etc/kubernetes/pki/mine.pem", "the user's").expect("write a file");
     let would = host.run("agent", &["reset", "--dry-run"]).unwrap_or_else(|error| panic!("{error}"));
-    for words in ["Would remove the etcd member on this node", "Would delete contents", "kube-apiserver.yaml", "ca.key"] {
+    for words in [
+        "Would remove the etcd member on this node",
+        "Would delete contents",
+        "kube-apiserver.yaml",
+        "ca.key",
+    ] {
         assert!(would.contains(words), "{words}: {would}");
     }
     assert_eq!(static_pods(&host).len(), STATIC_PODS.len());

@@ -185,7 +185,8 @@ pub(super) fn check_shared(context: &Context<'_, '_>) -> Result<(), InitError> {
     for spec in CERTS.iter().filter(|spec| spec.signer.is_empty() && (has_etcd || !spec.is_of_etcd())) {
         signer(context, spec.base)?;
     }
-    match ["key", "pub"].map(|extension| cluster.cert("sa", extension)).iter().find(|file| !context.has(file)) {
+    match ["key", "pub"].map(|extension| cluster.cert("sa", extension)).iter().find(|file| !context.has(file))
+    {
         None => Ok(()),
         Some(file) => Err(InitError::ControlPlane(format!(
             "failure loading key for service account: {} is not there",

@@ -112,8 +112,7 @@ pub(crate) fn argument<'a>(pod: &'a Value, name: &str) -> &'a str {
     let container = &pod["spec"]["containers"][0];
     let words =
         ["command", "args"].into_iter().flat_map(|list| container[list].as_array().into_iter().flatten());
-    let value =
-        |word: &'a Value| word.as_str()?.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('=');
+    let value = |word: &'a Value| word.as_str()?.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('=');
     words.filter_map(value).next_back().unwrap_or_default()
 }
 
@@ -267,7 +266,9 @@ async fn ask<T: Transport>(transport: &T, verb: &str, body: &Value) -> Result<Va
         404 if said.is_null() => {
             Err("it has no JSON gateway: remove --enable-grpc-gateway=false from its arguments".to_owned())
         }
-        status => Err(said["message"].as_str().map_or_else(|| format!("HTTP status {status}"), str::to_owned)),
+        status => {
+            Err(said["message"].as_str().map_or_else(|| format!("HTTP status {status}"), str::to_owned))
+        }
     }
 }
 

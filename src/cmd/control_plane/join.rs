@@ -33,7 +33,7 @@ use crate::cluster::discovery;
 use crate::cluster::kubeconfig::Kubeconfig;
 use crate::cmd::cli::{Environment, yaml};
 use crate::cmd::init::args::InitOptions;
-use crate::cmd::init::{InitError, InitSession, finish, find, host, is_free, wait_for_certificate};
+use crate::cmd::init::{InitError, InitSession, find, finish, host, is_free, wait_for_certificate};
 use crate::codec::yaml::yaml_to_values;
 use crate::platform::logging::chain;
 use crate::platform::rt;
@@ -280,10 +280,10 @@ impl Joining<'_, '_> {
             upload::download(&api, &key, &cluster).await
         })?;
         let at = path(&cluster.cert_dir);
-        self.context
-            .say(&format!("[download-certs] Saving the certificates to the folder: {at:?}\n"))?;
+        self.context.say(&format!("[download-certs] Saving the certificates to the folder: {at:?}\n"))?;
         // Keys first: a certificate without its key would be one whose key is elsewhere.
-        let is_key = |file: &(PathBuf, String)| file.0.extension().is_some_and(|extension| extension == "key");
+        let is_key =
+            |file: &(PathBuf, String)| file.0.extension().is_some_and(|extension| extension == "key");
         let (keys, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_key);
         for (file, text) in keys {
             self.context.put(file, 0o600, text, Visibility::Secret)?;

@@ -225,7 +225,10 @@ mod tests {
         let whole = JOIN.select(None, &[]).unwrap();
         assert_eq!((whole.len(), whole[12]), (13, "wait-control-plane"));
         let place = |name| whole.iter().position(|phase| *phase == name);
-        assert!(place("kubelet-start") < place("etcd-join") && place("etcd-join") < place("kubelet-wait-bootstrap"));
+        assert!(
+            place("kubelet-start") < place("etcd-join")
+                && place("etcd-join") < place("kubelet-wait-bootstrap")
+        );
         assert_eq!(JOIN.named(&words("control-plane-prepare certs")), Ok("control-plane-prepare/certs"));
         assert_eq!(JOIN.named(&words("control-plane-join all")), Ok("control-plane-join"));
         assert!(JOIN.named(&words("upload-certs")).is_err());

@@ -202,7 +202,8 @@ impl InitOptions {
                 ("cri-socket", options.endpoint.is_some()),
                 ("force", options.force),
             ];
-            let mixed: Vec<_> = mixed.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect();
+            let mixed: Vec<_> =
+                mixed.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect();
             if !mixed.is_empty() {
                 let message = format!("can not mix '--config' with arguments [{}]", mixed.join(" "));
                 return Err(UsageError::Option(message));
@@ -225,7 +226,9 @@ impl InitOptions {
                     return Err(UsageError::NoPhase(names.join(", ")));
                 }
             }
-            [word, name] if word == "phase" && is_known(alias(name)) => self.phase = Some(alias(name).to_owned()),
+            [word, name] if word == "phase" && is_known(alias(name)) => {
+                self.phase = Some(alias(name).to_owned())
+            }
             [word, name, ..] if word == "phase" && !names.is_empty() => {
                 return Err(UsageError::Phase(name.clone()));
             }
@@ -304,7 +307,8 @@ mod tests {
         assert!(only.has_phase("certs") && !only.has_phase("start"));
         assert_eq!(parse("init", "--rootfs /image").unwrap().rooted("/etc/x"), Path::new("/image/etc/x"));
         assert!(parse("reset", "-f --volumes phase pods").unwrap().volumes);
-        let reset = parse("reset", "--cleanup-tmp-dir --kubeconfig /k --cert-dir /p phase cleanupnode").unwrap();
+        let reset =
+            parse("reset", "--cleanup-tmp-dir --kubeconfig /k --cert-dir /p phase cleanupnode").unwrap();
         assert!(reset.cleans_temporary && reset.has_phase("cleanup-node") && reset.agent_flags.is_empty());
         assert!(parse("preflight", "-o json").unwrap().json);
     }

@@ -42,7 +42,8 @@ impl FakeEtcd {
     fn client(&self) -> EtcdClient<Self> {
         let dead = Self::default();
         dead.is_down.set(true);
-        let endpoints = vec![("https://down:2379".to_owned(), dead), ("https://up:2379".to_owned(), self.clone())];
+        let endpoints =
+            vec![("https://down:2379".to_owned(), dead), ("https://up:2379".to_owned(), self.clone())];
         EtcdClient { endpoints, deadline: Instant::now() + Duration::from_secs(120) }
     }
 
@@ -52,11 +53,16 @@ impl FakeEtcd {
         let known = members.iter().position(|member| member["ID"] == body["ID"]);
         match verb {
             "add" => {
-                members.push(json!({ "ID": "255", "peerURLs": body["peerURLs"], "isLearner": body["isLearner"] }));
+                members.push(
+                    json!({ "ID": "255", "peerURLs": body["peerURLs"], "isLearner": body["isLearner"] }),
+                );
             }
             "promote" if self.lag.get() > 0 => {
                 self.lag.set(self.lag.get() - 1);
-                return refused(400, "etcdserver: can only promote a learner member which is in sync with leader");
+                return refused(
+                    400,
+                    "etcdserver: can only promote a learner member which is in sync with leader",
+                );
             }
             "promote" => members[known.unwrap()]["isLearner"] = json!(false),
             "remove" => drop(members.remove(known.unwrap())),

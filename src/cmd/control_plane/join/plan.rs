@@ -73,15 +73,8 @@ const OPTIONS: [Known; 19] = [
     ("token", true),
 ];
 /// Flags that go with a file.
-const BESIDE_FILE: [&str; 7] = [
-    "config",
-    "dry-run",
-    "ignore-preflight-errors",
-    "node-name",
-    "skip-phases",
-    "skip-self-test",
-    "timeout",
-];
+const BESIDE_FILE: [&str; 7] =
+    ["config", "dry-run", "ignore-preflight-errors", "node-name", "skip-phases", "skip-self-test", "timeout"];
 const TOKEN: &str = "discovery.bootstrapToken";
 /// Flags that say what a file says, and the field.
 const FIELDS: [(&str, &str); 9] = [
@@ -120,7 +113,9 @@ pub(super) struct JoinPlan {
 /// Whether the arguments of `agent join` are for a control plane.
 pub(super) fn is_wanted(arguments: &[String]) -> bool {
     let is_config = |argument: &String| argument == "--config" || argument.starts_with("--config=");
-    arguments.iter().any(|argument| argument == "--control-plane" || argument == "phase" || is_config(argument))
+    arguments
+        .iter()
+        .any(|argument| argument == "--control-plane" || argument == "phase" || is_config(argument))
 }
 
 fn usage(why: impl Into<String>) -> UsageError {
@@ -162,7 +157,8 @@ impl JoinPlan {
         }
         if let Some(port) = given.text("apiserver-bind-port") {
             let number = port.parse::<u16>().ok().filter(|port| *port > 0);
-            let number = number.ok_or_else(|| usage(format!("--apiserver-bind-port {port:?}: must be a number")))?;
+            let number =
+                number.ok_or_else(|| usage(format!("--apiserver-bind-port {port:?}: must be a number")))?;
             put(&mut document, "controlPlane.localAPIEndpoint.bindPort", json!(number));
         }
         if let Some(endpoint) = endpoint.filter(|_| file.is_none()) {
@@ -195,7 +191,9 @@ impl JoinPlan {
         }
         let times = root.at("timeouts");
         let mut patience = PATIENCE;
-        for name in ["controlPlaneComponentHealthCheck", "kubeletHealthCheck", "kubernetesAPICall", "etcdAPICall"] {
+        for name in
+            ["controlPlaneComponentHealthCheck", "kubeletHealthCheck", "kubernetesAPICall", "etcdAPICall"]
+        {
             patience = patience.max(times.at(name).duration(PATIENCE)?);
         }
         if let Some(time) = given.duration("timeout", "10m").map_err(|error| error.to_string())? {
@@ -264,7 +262,8 @@ fn discovery(root: &DocumentField<'_>) -> Result<JoinOptions, String> {
     let of = root.at("discovery");
     let token_of = |field: DocumentField<'_>| {
         let text = field.text()?;
-        let read = || BootstrapToken::parse(&text).map_err(|why| format!("{}: Invalid value: {why}", field.path));
+        let read =
+            || BootstrapToken::parse(&text).map_err(|why| format!("{}: Invalid value: {why}", field.path));
         (!text.is_empty()).then(read).transpose()
     };
     let by_token = of.at("bootstrapToken");

@@ -38,7 +38,8 @@ impl Scratch {
 
     /// Phases that need no server; what was printed, and how it ended.
     fn run(&self, cluster: &str, phases: &[&'static str]) -> Result<String, String> {
-        let words = "api:6443 --control-plane --node-name cp2 --apiserver-advertise-address 192.0.2.11 --dry-run";
+        let words =
+            "api:6443 --control-plane --node-name cp2 --apiserver-advertise-address 192.0.2.11 --dry-run";
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
         let plan = JoinPlan::of(&plan::words(&words).unwrap().unwrap(), None).unwrap();
         let (settings, _) = self.settings(&plan, cluster);
@@ -92,8 +93,11 @@ impl Scratch {
     }
 }
 
-const PREPARE: [&str; 3] =
-    ["control-plane-prepare/certs", "control-plane-prepare/kubeconfig", "control-plane-prepare/control-plane"];
+const PREPARE: [&str; 3] = [
+    "control-plane-prepare/certs",
+    "control-plane-prepare/kubeconfig",
+    "control-plane-prepare/control-plane",
+];
 
 #[test]
 fn an_instance_is_prepared_with_what_the_cluster_shares() {
@@ -133,7 +137,8 @@ fn a_dry_run_shows_the_new_member_of_etcd() {
     assert!(said.contains("[dryrun] Would add etcd member: https://192.0.2.11:2380\n"), "{said}");
     assert!(said.contains("--initial-cluster-state=existing"), "{said}");
     assert!(said.contains("--initial-cluster=cp2=https://192.0.2.11:2380"), "{said}");
-    let external = "etcd: {external: {endpoints: ['https://192.0.2.1:2379'], caFile: /a, certFile: /b, keyFile: /c}}\n";
+    let external =
+        "etcd: {external: {endpoints: ['https://192.0.2.1:2379'], caFile: /a, certFile: /b, keyFile: /c}}\n";
     let said = scratch.run(external, &["check-etcd", "etcd-join"]).unwrap();
     assert_eq!(said, "[check-etcd] Skipping etcd check in external mode\n");
 }
@@ -142,13 +147,19 @@ fn a_dry_run_shows_the_new_member_of_etcd() {
 fn a_cluster_without_a_stable_address_takes_no_instance() {
     let scratch = Scratch::new();
     let why = scratch.run("", &["preflight"]).unwrap_err();
-    assert!(why.contains("conditions for hosting") && why.contains("couldn't load CA certificate ca"), "{why}");
+    assert!(
+        why.contains("conditions for hosting") && why.contains("couldn't load CA certificate ca"),
+        "{why}"
+    );
     let none = "x: y\n";
     let words: Vec<String> = ["api:6443".to_owned()].into();
     let plan = JoinPlan::of(&plan::words(&words).unwrap().unwrap(), None).unwrap();
     let (settings, warnings) = scratch.settings(&plan, none);
     assert!(warnings.is_empty(), "{warnings:?}");
-    assert_eq!((settings.cluster.algorithm.as_str(), &settings.kubelet["maxPods"]), ("ECDSA-P256", &json!(7)));
+    assert_eq!(
+        (settings.cluster.algorithm.as_str(), &settings.kubelet["maxPods"]),
+        ("ECDSA-P256", &json!(7))
+    );
     assert_eq!(settings.given_kubelet.unwrap()["cgroupDriver"], Value::Null);
 }
 

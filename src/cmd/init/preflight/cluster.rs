@@ -49,7 +49,8 @@ pub(super) fn kubeconfigs(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFin
 }
 
 pub(super) fn static_pods(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
-    let fix = ("undo the earlier control plane first, or ignore this check to go on with its files", "agent reset");
+    let fix =
+        ("undo the earlier control plane first, or ignore this check to go on with its files", "agent reset");
     STATIC_PODS.map(|name| available(facts, &manifest(&wanted.needs, name), "", fix)).into()
 }
 

@@ -61,7 +61,8 @@ impl PlaneFacts {
                 found.etcd = Some(LocalMember::of(&pod));
             }
             let authority = Path::new(argument(&pod, "client-ca-file"));
-            if let (Some(parent), None, "kube-apiserver") = (authority.parent(), &options.cert_dir, component) {
+            if let (Some(parent), None, "kube-apiserver") = (authority.parent(), &options.cert_dir, component)
+            {
                 found.cert_dir = parent.to_owned();
             }
             found.manifests.push(path);
@@ -69,7 +70,8 @@ impl PlaneFacts {
         let marks = ["ca.key", "apiserver.crt", "sa.key"].map(|name| found.cert_dir.join(name));
         let confs = ["super-admin", "controller-manager", "scheduler"];
         let marks = marks.into_iter().chain(confs.map(|name| conf(name, "conf"))).chain([ENVIRONMENT.into()]);
-        found.is_there = !found.manifests.is_empty() || marks.into_iter().any(|path| options.rooted(path).exists());
+        found.is_there =
+            !found.manifests.is_empty() || marks.into_iter().any(|path| options.rooted(path).exists());
         found
     }
 
@@ -89,7 +91,9 @@ impl PlaneFacts {
             .flat_map(|base| ["crt", "key", "csr"].map(|extension| certificate(base, extension)))
             .chain([certificate("sa", "key"), certificate("sa", "pub")])
             .collect();
-        paths.extend(CONFS.iter().flat_map(|spec| ["conf", "conf.csr"].map(|extension| conf(spec.phase, extension))));
+        paths.extend(
+            CONFS.iter().flat_map(|spec| ["conf", "conf.csr"].map(|extension| conf(spec.phase, extension))),
+        );
         let mut files: Vec<PathBuf> = paths.iter().map(|path| options.rooted(path)).collect();
         files.extend(self.manifests.iter().cloned());
         files.retain(|path| path.symlink_metadata().is_ok());
@@ -100,7 +104,11 @@ impl PlaneFacts {
     pub(super) fn directories(&self, options: &InitOptions) -> Vec<PathBuf> {
         let data = self.etcd.as_ref().and_then(|etcd| etcd.data_dir.clone());
         let own = [self.cert_dir.join("etcd"), self.cert_dir.clone()];
-        if self.is_there { own.into_iter().chain(data).map(|path| options.rooted(path)).collect() } else { Vec::new() }
+        if self.is_there {
+            own.into_iter().chain(data).map(|path| options.rooted(path)).collect()
+        } else {
+            Vec::new()
+        }
     }
 
     pub(super) fn data_dir(&self, options: &InitOptions) -> Option<PathBuf> {
@@ -122,8 +130,10 @@ pub(super) fn temporary(options: &InitOptions) -> PathBuf {
 pub(super) fn defaults_alone(options: &InitOptions, text: &str) -> Option<String> {
     let environment = fs::read_to_string(options.rooted(ENVIRONMENT)).unwrap_or_default();
     let alone = join::without_cluster(text);
-    let added = environment.trim().strip_prefix("KUBELET_KUBEADM_ARGS=").unwrap_or_default().trim_matches('"');
-    let is_added = |flag: &str| flag.starts_with(RENEWAL) || added.split_whitespace().any(|given| given == flag);
+    let added =
+        environment.trim().strip_prefix("KUBELET_KUBEADM_ARGS=").unwrap_or_default().trim_matches('"');
+    let is_added =
+        |flag: &str| flag.starts_with(RENEWAL) || added.split_whitespace().any(|given| given == flag);
     let without = join::without_flags(alone.as_deref().unwrap_or(text), &is_added).or(alone);
     without.map(|without| join::unmarked(text, without))
 }
@@ -134,7 +144,8 @@ pub(super) fn is_empty(directory: &Path) -> bool {
 }
 
 pub(super) fn empty(directory: &Path) -> Result<(), String> {
-    let said = |error: dir::RemoveError| format!("{}: {}", directory.join(error.path).display(), error.source);
+    let said =
+        |error: dir::RemoveError| format!("{}: {}", directory.join(error.path).display(), error.source);
     dir::remove_contents(directory).map_err(said)
 }
 
@@ -291,7 +302,8 @@ mod tests {
         let directory = TempDir::new();
         let options = InitOptions { rootfs: directory.path().to_owned(), ..InitOptions::default() };
         fs::create_dir_all(options.rooted("/var/lib/kubelet")).unwrap();
-        fs::write(options.rooted(ENVIRONMENT), "KUBELET_KUBEADM_ARGS=\"--hostname-override=cp1 --v=4\"\n").unwrap();
+        fs::write(options.rooted(ENVIRONMENT), "KUBELET_KUBEADM_ARGS=\"--hostname-override=cp1 --v=4\"\n")
+            .unwrap();
         let text = "A=b\nAGENT_ARGS=\"--images-dir=/i --kubeconfig=/k --hostname-override=cp1 --v=4 \
                     --control-plane-cert-validity-period=20h\"\n";
         assert_eq!(defaults_alone(&options, text).as_deref(), Some("A=b\nAGENT_ARGS=\"--images-dir=/i\"\n"));
@@ -303,6 +315,9 @@ mod tests {
         // One that is `init`'s stays known as such.
         let made = join::with_cluster_flags("", &flags);
         let alone = defaults_alone(&options, &made).unwrap();
-        assert!(alone.starts_with(install::DEFAULTS_HEADER) && alone.ends_with("AGENT_ARGS=\"\"\n"), "{alone}");
+        assert!(
+            alone.starts_with(install::DEFAULTS_HEADER) && alone.ends_with("AGENT_ARGS=\"\"\n"),
+            "{alone}"
+        );
     }
 }

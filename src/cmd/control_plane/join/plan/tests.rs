@@ -32,8 +32,14 @@ fn flags_and_a_file_say_the_same() {
         assert_eq!(plan.discovery.endpoint.as_deref(), Some("api:6443"));
         assert_eq!(plan.discovery.token.as_ref().unwrap().id, "abcdef");
         assert_eq!(plan.discovery.tls_token.as_ref().unwrap().id, "bbbbbb");
-        assert_eq!(plan.init["localAPIEndpoint"], json!({ "advertiseAddress": "192.0.2.11", "bindPort": 7443 }));
-        assert_eq!((&plan.init["certificateKey"], &plan.init["patches"]), (&json!("00"), &json!({ "directory": "/p" })));
+        assert_eq!(
+            plan.init["localAPIEndpoint"],
+            json!({ "advertiseAddress": "192.0.2.11", "bindPort": 7443 })
+        );
+        assert_eq!(
+            (&plan.init["certificateKey"], &plan.init["patches"]),
+            (&json!("00"), &json!({ "directory": "/p" }))
+        );
         assert_eq!(plan.node_name.as_deref(), Some("cp2"));
         assert!(plan.dry_run && !plan.chosen.contains(&"preflight") && plan.chosen.contains(&"etcd-join"));
     }
@@ -61,7 +67,11 @@ fn a_phase_may_be_followed_by_the_api_server() {
 fn what_cannot_be_meant_is_named() {
     let without = FILE.split("controlPlane").next().unwrap();
     for (line, file, expected) in [
-        ("--config f --token a.b --patches p", Some(FILE), "can not mix '--config' with arguments [patches token]"),
+        (
+            "--config f --token a.b --patches p",
+            Some(FILE),
+            "can not mix '--config' with arguments [patches token]",
+        ),
         ("--config f", Some(without), "controlPlane is not set in the JoinConfiguration"),
         ("--config f", Some("a: b"), "no JoinConfiguration kind was found"),
         ("a:1 --token short", None, "discovery.bootstrapToken.token: Invalid value: "),
@@ -83,9 +93,9 @@ fn what_cannot_be_meant_is_named() {
 
 #[test]
 fn a_control_plane_is_joined_by_its_flag_a_file_or_a_phase() {
-    let wanted = |line: &str| {
-        is_wanted(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-    };
-    assert!(wanted("a:1 --control-plane") && wanted("--config f") && wanted("--config=f") && wanted("phase x"));
+    let wanted = |line: &str| is_wanted(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    assert!(
+        wanted("a:1 --control-plane") && wanted("--config f") && wanted("--config=f") && wanted("phase x")
+    );
     assert!(!wanted("a:1 --token x --discovery-file config"));
 }
