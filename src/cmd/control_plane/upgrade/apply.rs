@@ -247,7 +247,7 @@ fn is_newer_etcd(context: &mut Context<'_, '_>) -> Result<bool, InitError> {
     if let Etcd::Local(local) = &mut context.settings.cluster.etcd
         && etcd::argument(&pod, "initial-cluster-state") == "existing"
     {
-        local.initial_cluster = etcd::argument(&pod, "initial-cluster").to_owned();
+        etcd::argument(&pod, "initial-cluster").clone_into(&mut local.initial_cluster);
     }
     let image = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
     let (current, desired) = (tag_of(image), tag_of(&context.settings.cluster.etcd_image()));

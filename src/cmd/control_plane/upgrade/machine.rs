@@ -180,10 +180,10 @@ fn judge(pod: Option<&Value>, component: &str, hash: WaitedHash<'_>) -> Result<(
         (waiting, _) => format!("{}: {}", text(&waiting["reason"]), text(&waiting["message"])),
     };
     if let Some(code) = ended["exitCode"].as_i64() {
-        why.push_str(&format!("; it ended with exit code {code}"));
+        why = format!("{why}; it ended with exit code {code}");
         let message = text(&ended["message"]);
         if !message.is_empty() {
-            why.push_str(&format!(" ({})", message.trim()));
+            why = format!("{why} ({})", message.trim());
         }
     }
     Err(why)

@@ -107,7 +107,7 @@ pub(super) fn replace(world: &mut dyn World, task: Replacement) -> Result<Vec<St
         world.say("[upgrade/staticpods] Waiting for the kubelet to restart the component\n")?;
         world.say(&format!("[upgrade/staticpods] This can take up to {limit}\n"))?;
         if let Err(why) = arrived(world, &record, component, written) {
-            return Err(roll_back(world, record, component, &why));
+            return Err(roll_back(world, &record, component, &why));
         }
         record.has_replaced(component);
         world.save(&record)?;
@@ -155,7 +155,7 @@ pub(super) fn resume(
             None => Err("its manifest is gone".to_owned()),
         };
         if let Err(why) = waited {
-            return Err(roll_back(world, record, &component, &why));
+            return Err(roll_back(world, &record, &component, &why));
         }
         world.say(&format!("[upgrade/staticpods] Component {component:?} is healthy: going on\n"))?;
         record.has_replaced(&component);
@@ -166,7 +166,7 @@ pub(super) fn resume(
 }
 
 /// Puts manifests back and waits for their pods. Returns the error of the whole upgrade.
-fn roll_back(world: &mut dyn World, record: ReplacementRecord, component: &str, why: &str) -> InitError {
+fn roll_back(world: &mut dyn World, record: &ReplacementRecord, component: &str, why: &str) -> InitError {
     let components = record.to_put_back();
     let backup = record.backup.display().to_string();
     let said = world.say(&format!(

@@ -140,7 +140,7 @@ fn versions_that_do_not_fit_need_force() {
         let text = said(&directory, Mode::Real, |run, context| {
             context.settings.cluster.version = target.to_owned();
             let words = ["apply", "--force"].map(str::to_owned);
-            let parsed = ClusterUpgradeOptions::parse(&words[..1 + usize::from(force)]).unwrap();
+            let parsed = ClusterUpgradeOptions::parse(&words[..=usize::from(force)]).unwrap();
             let wishes = UpgradeWishes::of(&parsed, &Value::Null).unwrap();
             let run = UpgradeRun {
                 wishes: &wishes,
