@@ -75,7 +75,7 @@ struct Known {
     user: Kubeconfig,
     /// The kubeconfig that requests this node's certificate.
     bootstrap: String,
-    /// PEM.
+    /// Certificates in PEM.
     authorities: String,
 }
 
