@@ -111,6 +111,9 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
             control_plane::user_command::run(&arguments[1..], environment)
         }
         "certs" => control_plane::certs_command::run(&arguments, environment),
+        "upgrade" if control_plane::upgrade::selects(&arguments) => {
+            control_plane::upgrade::run(&arguments, environment)
+        }
         "upgrade" => upgrade::run(&arguments, environment),
         _ => cli::run(command, &arguments, environment),
     }

@@ -31,6 +31,7 @@ mod same_files;
 mod same_objects;
 mod streams;
 mod traces;
+mod upgrade;
 mod whole;
 mod with_kubeadm;
 mod workloads;

@@ -33,6 +33,7 @@ mod requests;
 mod select;
 mod static_pods;
 pub mod tokens;
+pub mod upgrade;
 pub(crate) mod upload;
 pub mod user_command;
 pub(crate) mod wait;

@@ -215,6 +215,12 @@ impl InitSession<'_> {
         wanted: &Purpose,
     ) -> Vec<PreflightFinding> {
         let machine = self.machine(Path::new("/"));
+        if wanted.task == PreflightTask::Upgrade {
+            let mut findings = vec![preflight::privileged(machine.uid)];
+            findings.extend(preflight::check(&machine.gather(&wanted.interest()), wanted));
+            options.ignored.apply(&mut findings);
+            return findings;
+        }
         if wanted.task == PreflightTask::Instance {
             let mut findings = preflight::check(&machine.gather(&wanted.interest()), wanted);
             options.ignored.apply(&mut findings);

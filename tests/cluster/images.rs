@@ -31,11 +31,7 @@ const PAUSE_PROGRAM: &str = "#!/bin/sh\n[ \"$1\" = -v ] || exec sleep 1000000\n"
 
 /// Writes the archives of what a control plane runs to a directory.
 pub fn offer(images: &Path, scratch: &Path) {
-    for name in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
-        let image = Image::new(scratch, &format!("registry.k8s.io/{name}:{VERSION}"));
-        image.install(&program(name), &format!("usr/local/bin/{name}"));
-        image.pack(images, name);
-    }
+    offer_version(images, scratch, VERSION, "");
     let image = Image::new(scratch, &format!("registry.k8s.io/{ETCD}"));
     let etcd = program("etcd");
     let version = said(Command::new(&etcd).arg("--version")).unwrap_or_else(|error| panic!("{error}"));
@@ -53,6 +49,16 @@ pub fn offer(images: &Path, scratch: &Path) {
     image.install(Path::new("/bin/busybox"), "bin/sleep");
     image.script("pause", PAUSE_PROGRAM);
     image.pack(images, "kube-pause");
+}
+
+/// The components of Kubernetes as images of a version, which is the same programs. `broken` names one that ends at once.
+pub fn offer_version(images: &Path, scratch: &Path, version: &str, broken: &str) {
+    for name in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+        let image = Image::new(scratch, &format!("registry.k8s.io/{name}:{version}"));
+        let from = if name == broken { PathBuf::from("/bin/false") } else { program(name) };
+        image.install(&from, &format!("usr/local/bin/{name}"));
+        image.pack(images, &format!("{name}-{version}"));
+    }
 }
 
 struct Image {

@@ -34,10 +34,15 @@ fn init(host: &Host) -> String {
 
 /// With more lines of the ClusterConfiguration.
 pub fn init_with(host: &Host, lines: &str) -> String {
+    init_at(host, VERSION, lines)
+}
+
+/// At a version of Kubernetes.
+pub fn init_at(host: &Host, version: &str, lines: &str) -> String {
     let config = format!(
         "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nlocalAPIEndpoint: {{advertiseAddress: {ADDRESS}}}\n\
          nodeRegistration: {{taints: []}}\n---\n\
-         apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: {VERSION}\n\
+         apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: {version}\n\
          networking: {{podSubnet: 10.244.0.0/16}}\n{lines}"
     );
     let file = host.path("init.yaml").display().to_string();

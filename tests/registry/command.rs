@@ -77,6 +77,46 @@ fn images_are_pulled_and_what_came_of_each_is_said() {
     assert!(err.contains("couldn't parse image reference"), "{err}");
 }
 
+/// The agent's own images are at their usual place, which is the test's own here.
+#[test]
+fn images_of_a_control_plane_come_from_a_registry() {
+    let scratch = Scratch::new();
+    let registry = Registry::start(&scratch, "open", "");
+    let agent_says = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount -t tmpfs images /var/lib && \"$0\" \"$@\" && \"$0\" image ls",
+        ]);
+        command.arg(agent()).args(["config", "images"]).args(words).env("HOME", scratch.path());
+        said(&command.stdin(Stdio::null()).output().unwrap())
+    };
+    let of = ["--image-repository", &registry.reference("k8s"), "--kubernetes-version", "v1.36.2"];
+    let (code, list, err) = agent_says(&[&["list"], &of[..]].concat());
+    assert_eq!(code, Some(0), "{err}");
+    let images: Vec<&str> = list.lines().filter(|line| line.starts_with("127.0.0.1")).collect();
+    assert_eq!(images.len(), 7, "{list}");
+    let image = TestImage::small();
+    for name in &images[1..] {
+        let (repository, tag) = name.split_once('/').unwrap().1.rsplit_once(':').unwrap();
+        registry.push(repository, tag, &image);
+    }
+    let (code, _, err) = agent_says(&[&["pull"], &of[..]].concat());
+    assert_eq!(code, Some(1));
+    assert!(err.contains(&format!("failed to pull image {:?}", images[0])), "{err}");
+    let (repository, tag) = images[0].split_once('/').unwrap().1.rsplit_once(':').unwrap();
+    registry.push(repository, tag, &image);
+    let (code, out, err) = agent_says(&[&["pull"], &of[..]].concat());
+    assert_eq!(code, Some(0), "{err}");
+    for name in &images {
+        let repository = name.rsplit_once(':').unwrap().0;
+        assert!(out.contains(&format!("[config/images] Pulled {name}\n")), "{out}");
+        assert!(out.lines().any(|line| line.starts_with(&format!("{repository} "))), "not listed: {out}");
+    }
+}
+
 #[test]
 fn credentials_come_from_flags_file_stdin_or_node_config() {
     let scratch = Scratch::new();

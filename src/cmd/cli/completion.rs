@@ -243,7 +243,7 @@ impl<'a> CompletionPlace<'a> {
                 ("cp", _) => given.names("pods").iter().map(|pod| format!("{pod}:")).collect(),
                 ("top", []) => fixed(&["pods", "nodes"]),
                 ("completion", []) => fixed(&["bash", "zsh", "fish"]),
-                ("upgrade", []) => fixed(&["status", "rollback", "watch"]),
+                ("upgrade", []) => fixed(&["status", "rollback", "watch", "plan", "apply", "node", "diff"]),
                 ("image", []) => fixed(&["ls", "pull", "import", "rm", "prune", "inspect"]),
                 _ => Vec::new(),
             },

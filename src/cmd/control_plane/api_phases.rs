@@ -56,6 +56,8 @@ pub(crate) enum ApiPhase {
     UploadCerts,
     MarkControlPlane,
     BootstrapToken,
+    /// Of an upgrade.
+    BootstrapRules,
     KubeletFinalize,
     AddonCoreDns,
     AddonKubeProxy,
@@ -156,6 +158,7 @@ impl<'a> ApiPhases<'a> {
                 let shown = (entry.server.as_str(), entry.authority_data.as_str());
                 tokens::bootstrap(&api, &records, shown, !self.options.skip_token_print).await
             }
+            ApiPhase::BootstrapRules => tokens::all_rules(&api).await,
             ApiPhase::AddonCoreDns => {
                 let address = self.dns_address()?;
                 let place = (cluster.dns_domain.as_str(), &*cluster.dns_image(), &*address);

@@ -334,8 +334,8 @@ pub(crate) fn path(path: &Path) -> String {
 fn prune(value: &mut Value, kept: &[&str]) {
     let Value::Object(members) = value else { return };
     for (name, member) in members.iter_mut() {
-        // External etcd always writes its files.
-        if name != "external" {
+        // External etcd always writes its files, and a gate that is off says so.
+        if !["external", "featureGates"].contains(&name.as_str()) {
             prune(member, kept);
         }
     }

@@ -60,6 +60,13 @@ pub(crate) fn configuration(settings: &InitSettings, machine: &Machine) -> Value
     made
 }
 
+/// The same for the machine that this is.
+pub(super) fn on_this_machine(settings: &InitSettings) -> Value {
+    let machine =
+        Machine { has_resolved: Path::new(RESOLVED).is_file(), has_systemd: node::systemd_is_running() };
+    configuration(settings, &machine)
+}
+
 /// Writes the files and starts the agent as this node's kubelet.
 pub(super) fn start(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     let kubelet = context.paths.kubelet.clone();
@@ -79,9 +86,7 @@ pub(super) fn start(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     let file = kubelet.join("instance-config.yaml");
     context.say(&format!("[kubelet-start] Writing kubelet configuration to file {:?}\n", path(&file)))?;
     context.put(file, 0o644, yaml::to_string(&instance), Visibility::Shown)?;
-    let machine =
-        Machine { has_resolved: Path::new(RESOLVED).is_file(), has_systemd: node::systemd_is_running() };
-    let made = configuration(&context.settings, &machine);
+    let made = on_this_machine(&context.settings);
     let mut made = context.patched(patches::KUBELET, made)?;
     made["containerRuntimeEndpoint"] = instance["containerRuntimeEndpoint"].clone();
     let file = kubelet.join("config.yaml");

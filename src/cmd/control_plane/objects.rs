@@ -92,11 +92,20 @@ pub(super) fn path_of(object: &Value) -> Option<ResourcePath> {
 
 /// Marks a ConfigMap with the hash of its data, by which kubeadm knows that no user has changed it.
 pub(super) fn mark(config_map: &mut Value) {
+    config_map["metadata"]["annotations"][HASH] = data_hash(config_map).into();
+}
+
+/// Whether no user has changed it.
+pub(super) fn is_marked(config_map: &Value) -> bool {
+    config_map["metadata"]["annotations"][HASH] == data_hash(config_map)
+}
+
+fn data_hash(config_map: &Value) -> String {
     let mut hash = Sha256::new();
     for value in config_map["data"].as_object().into_iter().flat_map(|data| data.values()) {
         hash.update(value.as_str().unwrap_or_default());
     }
-    config_map["metadata"]["annotations"][HASH] = format!("sha256:{}", hex::encode(&hash.finalize())).into();
+    format!("sha256:{}", hex::encode(&hash.finalize()))
 }
 
 /// # Errors

@@ -192,6 +192,7 @@ fn talking(name: &str) -> Option<ApiPhase> {
         "upload-certs" => ApiPhase::UploadCerts,
         "mark-control-plane" => ApiPhase::MarkControlPlane,
         "bootstrap-token" => ApiPhase::BootstrapToken,
+        "bootstrap-token/rules" => ApiPhase::BootstrapRules,
         "kubelet-finalize/enable-client-cert-rotation" => ApiPhase::KubeletFinalize,
         "addon/coredns" => ApiPhase::AddonCoreDns,
         "addon/kube-proxy" => ApiPhase::AddonKubeProxy,
@@ -200,7 +201,7 @@ fn talking(name: &str) -> Option<ApiPhase> {
     })
 }
 
-fn talk(
+pub(super) fn talk(
     context: &mut Context<'_, '_>,
     options: &ControlPlaneOptions,
     names: &[&'static str],

@@ -164,13 +164,22 @@ pub(in crate::cmd) fn before_instance(
     pull(context, checks)
 }
 
+/// Those of `agent upgrade apply` and `agent upgrade node`.
+pub(super) fn before_upgrade(context: &mut Context<'_, '_>, checks: &InitOptions) -> Result<(), InitError> {
+    let resolved = resolve(checks)?;
+    let mut wanted = purpose(&context.settings, &context.paths, &resolved);
+    wanted.task = PreflightTask::Upgrade;
+    let findings = context.session.check(checks, &resolved, &wanted);
+    context.session.judge(&findings)
+}
+
 fn instance(mut wanted: Purpose, has_key: bool) -> Purpose {
     wanted.task = PreflightTask::Instance;
     wanted.needs.external_etcd = wanted.needs.external_etcd.filter(|_| !has_key);
     wanted
 }
 
-fn pull(context: &mut Context<'_, '_>, checks: &InitOptions) -> Result<(), InitError> {
+pub(super) fn pull(context: &mut Context<'_, '_>, checks: &InitOptions) -> Result<(), InitError> {
     let node = context.settings.node.clone();
     let is_own = is_own_socket(&node.cri_socket, OWN_SOCKET);
     let path = node.cri_socket.trim_start_matches("unix://");

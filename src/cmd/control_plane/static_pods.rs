@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::certs;
 use super::config::Etcd;
 use super::context::{Context, Visibility};
@@ -19,17 +21,27 @@ pub(super) fn proxies() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The phase of one component.
-pub(super) fn run(context: &mut Context<'_, '_>, component: &'static str) -> Result<(), InitError> {
+/// A component's manifest with the user's patches. With an external etcd there is none of etcd.
+pub(super) fn manifest(
+    context: &mut Context<'_, '_>,
+    component: &'static str,
+) -> Result<Option<String>, InitError> {
+    let Some(pod) = pod(context, component) else { return Ok(None) };
+    Ok(Some(yaml::to_string(&context.patched(component, pod)?)))
+}
+
+fn pod(context: &Context<'_, '_>, component: &'static str) -> Option<Value> {
     let facts = PodFacts {
         trust: TRUST.into_iter().filter(|place| Path::new(place).is_dir()).collect(),
         proxies: proxies(),
         is_external_ca: certs::is_external(context, "ca"),
     };
-    let Some(pod) = manifests::pod(component, &context.settings, &context.paths, &facts) else {
-        // With an external etcd there is none here.
-        return Ok(());
-    };
+    manifests::pod(component, &context.settings, &context.paths, &facts)
+}
+
+/// The phase of one component.
+pub(super) fn run(context: &mut Context<'_, '_>, component: &'static str) -> Result<(), InitError> {
+    let Some(pod) = pod(context, component) else { return Ok(()) };
     let directory = context.paths.manifests();
     let said = if component == manifests::ETCD {
         if let Etcd::Local(local) = &context.settings.cluster.etcd {

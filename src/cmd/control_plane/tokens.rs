@@ -60,12 +60,7 @@ pub(crate) async fn bootstrap<T: Transport>(
     for record in records {
         api.apply(&record.to_secret()).await?;
     }
-    for (step, said) in STEPS {
-        for object in &objects::step(step, &[]) {
-            api.apply(object).await?;
-        }
-        (api.say)(&["[bootstrap-token] ", said, "\n"].concat());
-    }
+    rules(api).await?;
     (api.say)("[bootstrap-token] Creating the \"cluster-info\" ConfigMap in the \"kube-public\" namespace\n");
     let config = objects::cluster_info(server, authorities);
     let texts = objects::step("cluster-info", &[("config", &config)]);
@@ -75,6 +70,26 @@ pub(crate) async fn bootstrap<T: Transport>(
         api.merge(info).await?;
     }
     for object in texts {
+        api.apply(object).await?;
+    }
+    Ok(())
+}
+
+/// What machines with a token may do.
+async fn rules<T: Transport>(api: &Api<'_, T>) -> Result<(), ApiPhaseError> {
+    for (step, said) in STEPS {
+        for object in &objects::step(step, &[]) {
+            api.apply(object).await?;
+        }
+        (api.say)(&["[bootstrap-token] ", said, "\n"].concat());
+    }
+    Ok(())
+}
+
+/// The phase `bootstrap-token` of an upgrade: all rules, neither tokens nor what `cluster-info` says.
+pub(crate) async fn all_rules<T: Transport>(api: &Api<'_, T>) -> Result<(), ApiPhaseError> {
+    rules(api).await?;
+    for object in objects::step("cluster-info", &[]).iter().filter(|object| object["kind"] != "ConfigMap") {
         api.apply(object).await?;
     }
     Ok(())

@@ -159,6 +159,8 @@ pub(in crate::cmd) enum PreflightTask {
     JoinControlPlane = 8,
     /// The same, when the cluster's configuration is known.
     Instance = 16,
+    /// `agent upgrade apply` and `agent upgrade node`.
+    Upgrade = 32,
 }
 
 const ALONE: u8 = PreflightTask::Alone as u8;
@@ -166,6 +168,7 @@ const INIT: u8 = PreflightTask::Init as u8;
 const WORKER: u8 = PreflightTask::Join as u8;
 const JOINS: u8 = WORKER | PreflightTask::JoinControlPlane as u8;
 const INSTANCE: u8 = PreflightTask::Instance as u8;
+const UPGRADE: u8 = PreflightTask::Upgrade as u8;
 /// Every first batch: the machine itself is checked.
 const NODE: u8 = ALONE | INIT | JOINS;
 
@@ -270,7 +273,7 @@ impl Purpose {
             files,
             ports: ports.chain(network::control_plane_ports(self)).chain(network::ETCD_PORTS).collect(),
             name: match self.task {
-                PreflightTask::Alone | PreflightTask::Instance => String::new(),
+                PreflightTask::Alone | PreflightTask::Instance | PreflightTask::Upgrade => String::new(),
                 _ => self.node_name.clone(),
             },
             etcd: self.needs.external_etcd.clone().filter(|_| self.task == PreflightTask::Init),
@@ -300,10 +303,10 @@ const CHECKS: &[(u8, Check)] = &[
     (INIT | INSTANCE, cluster::static_pods),
     (ALONE | INIT | INSTANCE, network::proxies),
     (INIT | INSTANCE, network::proxies_of_subnets),
-    (NODE, services::socket),
+    (NODE | UPGRADE, services::socket),
     (NODE, hardware::swap),
     (INIT | JOINS, cluster::programs),
-    (NODE, kernel::system),
+    (NODE | UPGRADE, kernel::system),
     (NODE, kernel::options),
     (NODE, cgroups::cgroups),
     (NODE, network::hostname),

@@ -26,6 +26,7 @@ Usage: agent upgrade FILE [options]
        agent upgrade status [-o json]    show the state of the last upgrade
        agent upgrade rollback            restore the program that the last upgrade replaced
        agent upgrade watch               continue an interrupted upgrade
+       agent upgrade plan|diff|apply|node   of the control plane of a cluster: agent upgrade plan --help
 
 FILE is an agent program for this machine, with its minisign signature in FILE.minisig.
 

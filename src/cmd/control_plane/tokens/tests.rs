@@ -19,6 +19,22 @@ fn random_tokens_are_tokens_and_differ() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rules_of_an_upgrade_leave_what_cluster_info_says() {
+    let server = FakeApiserver::new(Clock::manual(Timestamp::from_secs(1_800_000_000)), 1);
+    let say = |_: &str| {};
+    let api =
+        Api::new(Some(client(server.transport("admin"))), &say, Instant::now() + Duration::from_secs(60));
+    all_rules(&api).await.unwrap();
+    let at = |namespace: &str, kind: &str, name: &str| {
+        format!("/apis/rbac.authorization.k8s.io/v1{namespace}/{kind}/{}", name.replace(':', "%3A"))
+    };
+    let role = at("/namespaces/kube-public", "roles", "kubeadm:bootstrap-signer-clusterinfo");
+    assert!(server.object(&role).is_some());
+    assert!(server.object(&at("", "clusterrolebindings", "kubeadm:get-nodes")).is_some());
+    assert!(server.object("/api/v1/namespaces/kube-public/configmaps/cluster-info").is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cluster_lets_machines_with_the_token_join() {
     let server = FakeApiserver::new(Clock::manual(Timestamp::from_secs(1_800_000_000)), 1);
     let said = RefCell::new(String::new());

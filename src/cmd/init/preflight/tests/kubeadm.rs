@@ -66,7 +66,7 @@ pub(super) fn wanted_by(task: PreflightTask) -> Purpose {
         PreflightTask::Join | PreflightTask::JoinControlPlane => {
             ClusterNeeds { host: "192.0.2.1".to_owned(), ..ClusterNeeds::default() }
         }
-        PreflightTask::Init | PreflightTask::Instance => ClusterNeeds {
+        PreflightTask::Init | PreflightTask::Instance | PreflightTask::Upgrade => ClusterNeeds {
             host: "192.0.2.10".to_owned(),
             version: "v1.36.2".to_owned(),
             bind_port: 7443,
@@ -136,6 +136,7 @@ fn every_command_has_kubeadms_checks_in_its_order() {
             wanted_by(PreflightTask::JoinControlPlane),
             [&conf[..], &COMMON, &after].concat(),
         ),
+        ("upgrade", wanted_by(PreflightTask::Upgrade), vec!["SystemVerification"]),
         ("its instance", wanted_by(PreflightTask::Instance), [&plane[..], &LOCAL_ETCD].concat()),
         (
             "its instance, external etcd",
