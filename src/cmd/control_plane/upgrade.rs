@@ -50,7 +50,7 @@ mod view;
 mod wishes;
 
 use args::{ClusterUpgradeOptions, UpgradeVerb, VERBS};
-use machine::{Machine, text_of};
+use machine::{UpgradeMachine, text_of};
 use record::ReplacementRecord;
 use view::{ClusterView, Reach};
 use wishes::UpgradeWishes;
@@ -134,8 +134,14 @@ fn command(
     let _lock = if is_real && node::user_id() == 0 { Some(locked(paths)?) } else { None };
     let mut record = if changes { machine::interrupted(&paths.kubernetes)? } else { None };
     if let Some(found) = record.take_if(|_| is_real && chosen.contains(&"control-plane")) {
-        let mut machine =
-            Machine { session, paths, settings: None, reach: &reach, limit: wishes.manifests, deadline };
+        let mut machine = UpgradeMachine {
+            session,
+            paths,
+            settings: None,
+            reach: &reach,
+            limit: wishes.manifests,
+            deadline,
+        };
         record = Some(replace::resume(&mut machine, found)?);
     }
     if form == Output::Text {

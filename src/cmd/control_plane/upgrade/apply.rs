@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::UpgradeRun;
-use super::machine::{Machine, backup_dir, is_same_pod, renew, store, text_of};
+use super::machine::{UpgradeMachine, backup_dir, is_same_pod, renew, store, text_of};
 use super::record::ReplacementRecord;
 use super::replace::{Replacement, replace};
 use super::versions::{KubeVersion, SkewFacts, complaints, tag_of};
@@ -221,7 +221,7 @@ fn control_plane(run: &mut UpgradeRun<'_>, context: &mut Context<'_, '_>) -> Res
     };
     let record = run.record.take().filter(|record| record.version == version).unwrap_or(fresh);
     let task = Replacement { wanted, record, renews: run.wishes.renews, backs_up_etcd: has_etcd, limit };
-    let mut machine = Machine {
+    let mut machine = UpgradeMachine {
         session: context.session,
         paths: &context.paths,
         settings: Some(&context.settings),

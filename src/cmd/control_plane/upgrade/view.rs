@@ -37,7 +37,6 @@ pub(super) struct Reach {
     pub kubeconfig: PathBuf,
     /// This node's own API server, instead of the kubeconfig's.
     pub server: Option<String>,
-    /// This node.
     pub name: String,
 }
 
