@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use edge_agent::codec::yaml::yaml_to_values;
+
 use super::another::Another;
 use super::control_plane::VERSION;
 use super::machine::{Host, NAME, wait};
@@ -93,6 +95,17 @@ fn kubeadm_joins_a_control_plane_and_a_worker() {
     let endpoints = get(&host, "/api/v1/namespaces/default/endpoints/kubernetes").expect("endpoints");
     let addresses = endpoints["subsets"][0]["addresses"].as_array().map(Vec::len);
     assert_eq!(addresses, Some(2), "{endpoints}");
+
+    // The agent would have written the same static pods.
+    let pods = second.run(|host| {
+        let values = || manifests().into_iter().map(|(_, text)| yaml_to_values(&text, true).expect("YAML"));
+        let theirs: Vec<_> = values().collect();
+        for words in [&["control-plane-prepare", "control-plane"][..], &["etcd-join"]] {
+            run(host, "agent", &[&["join", "phase"], words].concat());
+        }
+        (theirs, values().collect::<Vec<_>>())
+    });
+    assert_eq!(pods.0, pods.1, "kubeadm's is on the left");
 
     let joined = third.run(move |host| as_kubelet(host, &[], &line));
     joined.unwrap_or_else(|error| panic!("{error}"));

@@ -24,7 +24,7 @@ const CLIENT_URLS: &str = "kubeadm.kubernetes.io/etcd.advertise-client-urls";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EtcdMember {
-    /// Decimal digits.
+    /// A number in decimal digits.
     pub id: String,
     /// Empty until it has started.
     pub name: String,

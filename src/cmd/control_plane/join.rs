@@ -75,7 +75,7 @@ struct Known {
     user: Kubeconfig,
     /// The kubeconfig that requests this node's certificate.
     bootstrap: String,
-    /// PEM.
+    /// Certificates in PEM.
     authorities: String,
 }
 
@@ -147,12 +147,11 @@ fn find_cluster(session: &mut InitSession<'_>, plan: &JoinPlan, paths: &Paths) -
         return Ok(Known { user: found.user, bootstrap: found.bootstrap, authorities });
     }
     let entry = entry_of(&admin).map_err(|error| broken(&error))?;
-    let bootstrap = match options.tls_token.as_ref().or(options.token.as_ref()) {
-        Some(token) => discovery::bootstrap_kubeconfig(&entry, token),
-        None => {
-            let failed = |source| InitError::File { action: "read", path: admin.clone(), source };
-            std::fs::read_to_string(&admin).map_err(failed)?
-        }
+    let bootstrap = if let Some(token) = options.tls_token.as_ref().or(options.token.as_ref()) {
+        discovery::bootstrap_kubeconfig(&entry, token)
+    } else {
+        let failed = |source| InitError::File { action: "read", path: admin.clone(), source };
+        std::fs::read_to_string(&admin).map_err(failed)?
     };
     let user = api::kubeconfig(&admin, None).map_err(|error| broken(&error))?;
     Ok(Known { user, bootstrap, authorities: authorities_of(&entry) })

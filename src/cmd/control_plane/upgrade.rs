@@ -23,6 +23,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::config::complete;
 use super::context::{Context, Mode};
 use super::manifests::{API_SERVER, CONTROLLER_MANAGER, SCHEDULER};
@@ -48,7 +50,7 @@ mod view;
 mod wishes;
 
 use args::{ClusterUpgradeOptions, UpgradeVerb, VERBS};
-use machine::{Machine, text_of};
+use machine::{UpgradeMachine, text_of};
 use record::ReplacementRecord;
 use view::{ClusterView, Reach};
 use wishes::UpgradeWishes;
@@ -132,8 +134,14 @@ fn command(
     let _lock = if is_real && node::user_id() == 0 { Some(locked(paths)?) } else { None };
     let mut record = if changes { machine::interrupted(&paths.kubernetes)? } else { None };
     if let Some(found) = record.take_if(|_| is_real && chosen.contains(&"control-plane")) {
-        let mut machine =
-            Machine { session, paths, settings: None, reach: &reach, limit: wishes.manifests, deadline };
+        let mut machine = UpgradeMachine {
+            session,
+            paths,
+            settings: None,
+            reach: &reach,
+            limit: wishes.manifests,
+            deadline,
+        };
         record = Some(replace::resume(&mut machine, found)?);
     }
     if form == Output::Text {
@@ -152,11 +160,9 @@ fn command(
     // The first control-plane node has set it.
     let current = if is_node { configured(&view) } else { view.version() };
     let target = if is_node { current } else { wishes.target(&own, &current) };
-    let settled = view.settings(&wishes, (&name, &target), endpoint, facts, paths);
+    let settled = view.settings(&wishes, (&name, &target), endpoint, &facts, paths);
     let (settings, warnings) = settled.map_err(InitError::ControlPlane)?;
-    for warning in &warnings {
-        session.print_error(&["W ", warning, "\n"].concat());
-    }
+    session.warn(&warnings);
     if wishes.prints_config {
         let text = yaml::to_string(&settings.cluster.document());
         let lines: String = text.lines().map(|line| ["\t", line, "\n"].concat()).collect();
@@ -164,15 +170,7 @@ fn command(
     }
     if options.verb == UpgradeVerb::Plan {
         let made = plan::plan(&view, &settings, &own, wishes.has_etcd);
-        if form != Output::Text {
-            return session.print(&form.documents(&[made]));
-        }
-        session.print(&format!(
-            "[upgrade/versions] Cluster version: {}\n[upgrade/versions] Release of the agent: {own}\n[upgrade/versions] Target \
-             version: {target}\n\n",
-            view.version()
-        ))?;
-        return session.print(&plan::text(&made));
+        return show_plan(session, &made, form, [&view.version(), &own, &target]);
     }
     let mode = if wishes.dry_run { Mode::Dry } else { Mode::Real };
     let mut context = Context {
@@ -198,22 +196,48 @@ fn command(
         record,
         deadline,
     };
+    go(&mut run, &mut context, &chosen, options.phase.is_none())
+}
+
+fn go(
+    run: &mut UpgradeRun<'_>,
+    context: &mut Context<'_, '_>,
+    chosen: &[&'static str],
+    is_whole: bool,
+) -> Result<(), InitError> {
     for name in chosen {
-        apply::phase(&mut run, &mut context, name).map_err(|error| match error {
+        apply::phase(run, context, name).map_err(|error| match error {
             error @ InitError::Phase { .. } => error,
             error => in_phase(name)(error),
         })?;
     }
-    if wishes.dry_run {
+    if run.wishes.dry_run {
         return context.say("[upgrade/successful] Finished dryrunning successfully!\n");
     }
-    if is_node || options.phase.is_some() {
+    if run.is_node || !is_whole {
         return Ok(());
     }
+    let target = context.settings.cluster.version.clone();
     context.say(&format!(
         "\n[upgrade] SUCCESS! A control plane node of your cluster was upgraded to {target:?}.\n\n[upgrade] Now please proceed \
          with upgrading the rest of the nodes by following the right order.\n"
     ))
+}
+
+fn show_plan(
+    session: &mut InitSession<'_>,
+    plan: &Value,
+    form: Output,
+    [cluster, own, target]: [&str; 3],
+) -> Result<(), InitError> {
+    if form != Output::Text {
+        return session.print(&form.documents(std::slice::from_ref(plan)));
+    }
+    session.print(&format!(
+        "[upgrade/versions] Cluster version: {cluster}\n[upgrade/versions] Release of the agent: {own}\n[upgrade/versions] \
+         Target version: {target}\n\n"
+    ))?;
+    session.print(&plan::text(plan))
 }
 
 fn configured(view: &ClusterView) -> String {
@@ -227,7 +251,7 @@ fn wishes(
     paths: &Paths,
 ) -> Result<UpgradeWishes, InitError> {
     const KIND: &str = "UpgradeConfiguration";
-    let mut document = serde_json::Value::Null;
+    let mut document = Value::Null;
     if let Some(file) = options.text("config") {
         let wrong = |why: String| InitError::ControlPlane(format!("{file}: {why}"));
         let failed = |source| InitError::File { action: "read", path: file.into(), source };

@@ -227,7 +227,7 @@ impl InitOptions {
                 }
             }
             [word, name] if word == "phase" && is_known(alias(name)) => {
-                self.phase = Some(alias(name).to_owned())
+                self.phase = Some(alias(name).to_owned());
             }
             [word, name, ..] if word == "phase" && !names.is_empty() => {
                 return Err(UsageError::Phase(name.clone()));

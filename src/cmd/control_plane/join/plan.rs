@@ -2,6 +2,7 @@
 //!
 //! Pure: words and the text of a file in, a plan or a complaint out.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -201,7 +202,9 @@ impl JoinPlan {
         }
         let tls_bootstrap = times.at("tlsBootstrap").duration(GoDuration::from_secs(300))?;
         let authority = root.at("caCertPath").text_or("/etc/kubernetes/pki/ca.crt")?;
-        if !authority.starts_with('/') || !authority.ends_with(".crt") {
+        if !authority.starts_with('/')
+            || Path::new(&authority).extension().is_none_or(|extension| extension != "crt")
+        {
             return Err(format!(
                 "caCertPath: Invalid value: {authority:?}: must be an absolute path that ends in .crt"
             ));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::UpgradeRun;
-use super::machine::{Machine, backup_dir, is_same_pod, renew, store, text_of};
+use super::machine::{UpgradeMachine, backup_dir, is_same_pod, renew, store, text_of};
 use super::record::ReplacementRecord;
 use super::replace::{Replacement, replace};
 use super::versions::{KubeVersion, SkewFacts, complaints, tag_of};
@@ -221,7 +221,7 @@ fn control_plane(run: &mut UpgradeRun<'_>, context: &mut Context<'_, '_>) -> Res
     };
     let record = run.record.take().filter(|record| record.version == version).unwrap_or(fresh);
     let task = Replacement { wanted, record, renews: run.wishes.renews, backs_up_etcd: has_etcd, limit };
-    let mut machine = Machine {
+    let mut machine = UpgradeMachine {
         session: context.session,
         paths: &context.paths,
         settings: Some(&context.settings),
@@ -247,7 +247,7 @@ fn is_newer_etcd(context: &mut Context<'_, '_>) -> Result<bool, InitError> {
     if let Etcd::Local(local) = &mut context.settings.cluster.etcd
         && etcd::argument(&pod, "initial-cluster-state") == "existing"
     {
-        local.initial_cluster = etcd::argument(&pod, "initial-cluster").to_owned();
+        etcd::argument(&pod, "initial-cluster").clone_into(&mut local.initial_cluster);
     }
     let image = pod["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
     let (current, desired) = (tag_of(image), tag_of(&context.settings.cluster.etcd_image()));

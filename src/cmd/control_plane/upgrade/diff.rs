@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn lines(numbers: &[u32]) -> String {
-        numbers.iter().map(|number| format!("{number}\n")).collect()
+        numbers.iter().flat_map(|number| [number.to_string(), "\n".to_owned()]).collect()
     }
 
     #[test]

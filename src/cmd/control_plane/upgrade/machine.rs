@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::record::ReplacementRecord;
-use super::replace::{WaitedHash, World};
+use super::replace::{UpgradeWorld, WaitedHash};
 use super::view::Reach;
 use crate::agent::control_plane::renewal::{self, Directories, Place, Renewed};
 use crate::agent::control_plane::sign::Terms;
@@ -39,7 +39,7 @@ const SPARE: u64 = 32 * 1024 * 1024;
 /// For what is asked once.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) struct Machine<'a, 'b> {
+pub(super) struct UpgradeMachine<'a, 'b> {
     pub session: &'a mut InitSession<'b>,
     pub paths: &'a Paths,
     /// `None` while an interrupted upgrade is brought to an end: the cluster has not been asked yet.
@@ -180,16 +180,16 @@ fn judge(pod: Option<&Value>, component: &str, hash: WaitedHash<'_>) -> Result<(
         (waiting, _) => format!("{}: {}", text(&waiting["reason"]), text(&waiting["message"])),
     };
     if let Some(code) = ended["exitCode"].as_i64() {
-        why.push_str(&format!("; it ended with exit code {code}"));
+        why = format!("{why}; it ended with exit code {code}");
         let message = text(&ended["message"]);
         if !message.is_empty() {
-            why.push_str(&format!(" ({})", message.trim()));
+            why = format!("{why} ({})", message.trim());
         }
     }
     Err(why)
 }
 
-impl World for Machine<'_, '_> {
+impl UpgradeWorld for UpgradeMachine<'_, '_> {
     fn say(&mut self, text: &str) -> Result<(), InitError> {
         self.session.print(text)
     }

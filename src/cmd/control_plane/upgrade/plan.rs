@@ -58,7 +58,9 @@ fn upgrade(view: &ClusterView, settings: &InitSettings, own: &str, has_etcd: boo
     };
     let mut each = |name: &str, versions: &BTreeMap<String, Vec<String>>, new: &str| {
         for (version, nodes) in versions {
-            nodes.iter().for_each(|node| add(name, version, new, node));
+            for node in nodes {
+                add(name, version, new, node);
+            }
         }
     };
     let kubelets = view.kubelets();

@@ -1,7 +1,7 @@
 //! The replacement of static pods, one after the other, and the way back.
 //!
 //! Owns the order of steps. At every moment a manifest is the one before or the new one, whole; before a manifest is replaced, its
-//! backup and the record that names it are on disk. What is done is up to [`World`].
+//! backup and the record that names it are on disk. What is done is up to [`UpgradeWorld`].
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub(super) enum WaitedHash<'a> {
 }
 
 /// The machine, and the cluster as it shows the machine's pods.
-pub(super) trait World {
+pub(super) trait UpgradeWorld {
     fn say(&mut self, text: &str) -> Result<(), InitError>;
     /// A file's text, if there is one.
     fn read(&self, path: PathBuf) -> Result<Option<String>, InitError>;
@@ -57,7 +57,7 @@ pub(super) struct Replacement {
 ///
 /// # Errors
 /// What could not be done; the manifests before are back then, or the error says that they are not.
-pub(super) fn replace(world: &mut dyn World, task: Replacement) -> Result<Vec<String>, InitError> {
+pub(super) fn replace(world: &mut dyn UpgradeWorld, task: Replacement) -> Result<Vec<String>, InitError> {
     let Replacement { wanted, mut record, renews, backs_up_etcd, limit } = task;
     let mut changed = Vec::new();
     for (component, new) in &wanted {
@@ -107,7 +107,7 @@ pub(super) fn replace(world: &mut dyn World, task: Replacement) -> Result<Vec<St
         world.say("[upgrade/staticpods] Waiting for the kubelet to restart the component\n")?;
         world.say(&format!("[upgrade/staticpods] This can take up to {limit}\n"))?;
         if let Err(why) = arrived(world, &record, component, written) {
-            return Err(roll_back(world, record, component, &why));
+            return Err(roll_back(world, &record, component, &why));
         }
         record.has_replaced(component);
         world.save(&record)?;
@@ -119,7 +119,7 @@ pub(super) fn replace(world: &mut dyn World, task: Replacement) -> Result<Vec<St
 }
 
 fn arrived(
-    world: &mut dyn World,
+    world: &mut dyn UpgradeWorld,
     record: &ReplacementRecord,
     component: &str,
     written: Result<(), InitError>,
@@ -134,7 +134,7 @@ fn arrived(
 /// # Errors
 /// The component is not healthy, and the manifests before are back; or they could not be put back.
 pub(super) fn resume(
-    world: &mut dyn World,
+    world: &mut dyn UpgradeWorld,
     mut record: ReplacementRecord,
 ) -> Result<ReplacementRecord, InitError> {
     let (version, began) = (record.version.clone(), record.began.clone());
@@ -155,7 +155,7 @@ pub(super) fn resume(
             None => Err("its manifest is gone".to_owned()),
         };
         if let Err(why) = waited {
-            return Err(roll_back(world, record, &component, &why));
+            return Err(roll_back(world, &record, &component, &why));
         }
         world.say(&format!("[upgrade/staticpods] Component {component:?} is healthy: going on\n"))?;
         record.has_replaced(&component);
@@ -166,7 +166,12 @@ pub(super) fn resume(
 }
 
 /// Puts manifests back and waits for their pods. Returns the error of the whole upgrade.
-fn roll_back(world: &mut dyn World, record: ReplacementRecord, component: &str, why: &str) -> InitError {
+fn roll_back(
+    world: &mut dyn UpgradeWorld,
+    record: &ReplacementRecord,
+    component: &str,
+    why: &str,
+) -> InitError {
     let components = record.to_put_back();
     let backup = record.backup.display().to_string();
     let said = world.say(&format!(

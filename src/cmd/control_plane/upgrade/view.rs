@@ -37,7 +37,6 @@ pub(super) struct Reach {
     pub kubeconfig: PathBuf,
     /// This node's own API server, instead of the kubeconfig's.
     pub server: Option<String>,
-    /// This node.
     pub name: String,
 }
 
@@ -191,7 +190,7 @@ impl ClusterView {
         wishes: &UpgradeWishes,
         (name, version): (&str, &str),
         endpoint: Option<SocketAddr>,
-        host: HostFacts,
+        host: &HostFacts,
         paths: &Paths,
     ) -> Result<(InitSettings, Vec<String>), String> {
         let mut documents = self.documents.clone();
@@ -217,7 +216,7 @@ impl ClusterView {
         let at = endpoint.unwrap_or(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 6443));
         documents.init["localAPIEndpoint"] =
             json!({ "advertiseAddress": at.ip().to_string(), "bindPort": at.port() });
-        let (mut settings, warnings) = settle(&documents, &host, paths)?;
+        let (mut settings, warnings) = settle(&documents, host, paths)?;
         settings.cluster.algorithm = as_it_says.algorithm;
         settings.cluster.feature_gates = as_it_says.feature_gates;
         settings.given_kubelet = settings.given_kubelet.filter(|_| self.has_own_kubelet);

@@ -63,7 +63,7 @@ impl PlaneFacts {
             let authority = Path::new(argument(&pod, "client-ca-file"));
             if let (Some(parent), None, "kube-apiserver") = (authority.parent(), &options.cert_dir, component)
             {
-                found.cert_dir = parent.to_owned();
+                parent.clone_into(&mut found.cert_dir);
             }
             found.manifests.push(path);
         }

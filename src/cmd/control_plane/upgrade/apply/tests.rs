@@ -93,7 +93,7 @@ fn a_member_of_etcd_keeps_what_it_was_made_with() {
 }
 
 #[test]
-fn the_kubelets_configuration_is_the_clusters_and_the_one_before_is_kept() {
+fn the_kubelets_file_is_the_clusters_and_the_old_one_is_kept() {
     let directory = scratch();
     let before = "cgroupDriver: cgroupfs\nmaxPods: 5\n";
     directory.put("kubelet/config.yaml", before);
@@ -140,7 +140,7 @@ fn versions_that_do_not_fit_need_force() {
         let text = said(&directory, Mode::Real, |run, context| {
             context.settings.cluster.version = target.to_owned();
             let words = ["apply", "--force"].map(str::to_owned);
-            let parsed = ClusterUpgradeOptions::parse(&words[..1 + usize::from(force)]).unwrap();
+            let parsed = ClusterUpgradeOptions::parse(&words[..=usize::from(force)]).unwrap();
             let wishes = UpgradeWishes::of(&parsed, &Value::Null).unwrap();
             let run = UpgradeRun {
                 wishes: &wishes,

@@ -57,7 +57,7 @@ impl Fake {
     }
 }
 
-impl World for Fake {
+impl UpgradeWorld for Fake {
     fn say(&mut self, text: &str) -> Result<(), InitError> {
         self.said.push_str(text);
         Ok(())
@@ -192,7 +192,7 @@ fn a_component_that_fails_takes_those_before_it_back() {
 }
 
 #[test]
-fn a_way_back_that_fails_keeps_the_record_and_says_where_backups_are() {
+fn a_failed_way_back_keeps_the_record_and_names_the_backups() {
     let mut fake = Fake::new();
     fake.lost = true;
     let why = replace(&mut fake, task(None, &COMPONENTS)).unwrap_err().to_string();

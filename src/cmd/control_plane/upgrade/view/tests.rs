@@ -66,7 +66,7 @@ pub(in crate::cmd::control_plane::upgrade) fn settings(view: &ClusterView, versi
     let directory = TempDir::new();
     directory.put("instance-config.yaml", "containerRuntimeEndpoint: unix:///run/c.sock\n");
     let paths = Paths { kubelet: directory.path().to_owned(), ..Paths::system() };
-    view.settings(&wishes, ("a", version), endpoint, host(), &paths).unwrap().0
+    view.settings(&wishes, ("a", version), endpoint, &host(), &paths).unwrap().0
 }
 
 #[test]
