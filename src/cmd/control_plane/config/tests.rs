@@ -83,7 +83,7 @@ controllerManager: {extraArgs: [{name: node-cidr-mask-size-ipv4, value: '26'}]}
 dns: {imageTag: v1, disabled: true}
 encryptionAlgorithm: ECDSA-P384
 etcd: {external: {endpoints: ['https://192.0.2.1:2379'], caFile: /a, certFile: /b, keyFile: /c}}
-featureGates: {NodeLocalCRISocket: true}
+featureGates: {NodeLocalCRISocket: false}
 imageRepository: registry.example.com/k8s
 kubernetesVersion: 1.36.2
 networking: {podSubnet: 10.244.0.0/16, serviceSubnet: 10.96.0.0/16, dnsDomain: edge.local}
@@ -110,7 +110,7 @@ scheduler: {extraArgs: [{name: v, value: ''}]}
         ("/dns", json!({"disabled": true, "imageTag": "v1"})),
         ("/etcd/external/httpEndpoints", json!(["https://192.0.2.1:2379"])),
         ("/etcd/external/keyFile", json!("/c")),
-        ("/featureGates", json!({"NodeLocalCRISocket": true})),
+        ("/featureGates", json!({"NodeLocalCRISocket": false})),
         ("/kubernetesVersion", json!("v1.36.2")),
         ("/networking/podSubnet", json!("10.244.0.0/16")),
         ("/proxy", json!({"disabled": true})),
