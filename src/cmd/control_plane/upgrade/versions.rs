@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn unstable_versions_need_a_flag_and_kubelets_may_not_be_old() {
+    fn unstable_versions_need_their_flag_and_no_old_kubelets() {
         for (target, allowed, complaints) in [
             ("v1.36.3-rc.1", (false, true), 0),
             ("v1.36.3-beta.1", (false, true), 1),
