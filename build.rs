@@ -35,6 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={}", script.display());
         println!("cargo:rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");
         println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
+        // Functions with equal code become one (docs/adr/0059).
+        if links_with_lld()? {
+            println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
+        }
     }
     // ring's small curves need two more names (docs/adr/0057).
     if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
@@ -56,6 +60,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         pack(directory, name)?;
     }
     Ok(())
+}
+
+/// Whether the compiler links with the linker that it brings along, as it does for this target alone. GNU ld does not know the
+/// option.
+fn links_with_lld() -> Result<bool, Box<dyn Error>> {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    if std::env::var("TARGET")? != TARGET || std::env::var("HOST")? != TARGET {
+        return Ok(false);
+    }
+    let output = std::process::Command::new(std::env::var("RUSTC")?).args(["--print", "sysroot"]).output()?;
+    let sysroot = String::from_utf8(output.stdout)?;
+    Ok(Path::new(sysroot.trim()).join("lib/rustlib").join(TARGET).join("bin/gcc-ld/ld.lld").exists())
 }
 
 /// All texts of a directory without what is for their readers: the length as four bytes, least significant first, then a
