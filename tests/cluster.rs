@@ -12,6 +12,7 @@ use crate::support::embedded::Embedded;
 use crate::support::image::BUSYBOX;
 
 mod another;
+mod bad_input;
 mod certificates;
 mod charts;
 mod churn;

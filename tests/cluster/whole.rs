@@ -39,6 +39,14 @@ pub fn init_with(host: &Host, lines: &str) -> String {
 
 /// At a version of Kubernetes.
 pub fn init_at(host: &Host, version: &str, lines: &str) -> String {
+    try_init_at(host, version, lines).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub fn try_init(host: &Host, lines: &str) -> Result<String, String> {
+    try_init_at(host, VERSION, lines)
+}
+
+fn try_init_at(host: &Host, version: &str, lines: &str) -> Result<String, String> {
     let config = format!(
         "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nlocalAPIEndpoint: {{advertiseAddress: {ADDRESS}}}\n\
          nodeRegistration: {{taints: []}}\n---\n\
@@ -48,7 +56,7 @@ pub fn init_at(host: &Host, version: &str, lines: &str) -> String {
     let file = host.path("init.yaml").display().to_string();
     fs::write(&file, config).expect("write the configuration");
     let words = ["init", "--control-plane", "--config", &file, MACHINE_FACTS, "--timeout=3m"];
-    host.run("agent", &words).unwrap_or_else(|error| panic!("{error}"))
+    host.run("agent", &words)
 }
 
 pub fn kubectl(host: &Host, words: &[&str]) -> Result<String, String> {

@@ -347,6 +347,24 @@ fn phases_without_what_they_need_name_it() {
         error.starts_with("error execution phase upload-config/kubeadm: ") && error.contains("admin.conf"),
         "{error}"
     );
+    for phase in [
+        "upload-config kubelet",
+        "upload-certs --upload-certs",
+        "mark-control-plane",
+        "bootstrap-token",
+        "addon coredns",
+        "addon kube-proxy",
+    ] {
+        let error = scratch.run(&format!("phase {phase}")).error();
+        let name = phase.split(" --").next().unwrap().replace(' ', "/");
+        assert!(error.starts_with(&format!("error execution phase {name}: ")), "{error}");
+        assert!(error.contains("admin.conf"), "{phase}: {error}");
+    }
+    for phase in ["certs apiserver", "certs etcd-peer", "kubeconfig admin", "kubeconfig scheduler"] {
+        let error = scratch.run(&format!("phase {phase}")).error();
+        assert!(error.contains("couldn't load CA certificate"), "{phase}: {error}");
+    }
+    assert!(scratch.run("phase show-join-command").error().contains("unresolved dependencies"));
     let error = scratch.run("--skip-phases=upload-certs").error();
     assert!(error.contains("unresolved dependencies"), "{error}");
     scratch.configure("encryptionAlgorithm: RSA-2048\n");
