@@ -70,10 +70,18 @@ pub(super) fn init(
     } else {
         options.skip_phases.clone()
     };
-    let chosen = select::INIT.select(options.phase, &skipped).map_err(UsageError::Option)?;
+    let mut chosen = select::INIT.select(options.phase, &skipped).map_err(UsageError::Option)?;
     if options.phase.is_none() {
         settings.cluster.dns_disabled |= !chosen.contains(&"addon/coredns");
         settings.cluster.proxy_disabled |= !chosen.contains(&"addon/kube-proxy");
+    }
+    // An addon that is disabled is applied only by its own phase.
+    if chosen.len() > 1 {
+        chosen.retain(|phase| match *phase {
+            "addon/coredns" => !settings.cluster.dns_disabled,
+            "addon/kube-proxy" => !settings.cluster.proxy_disabled,
+            _ => true,
+        });
     }
     let mode = match (options.dry_run || settings.dry_run, options.yaml) {
         (false, _) => Mode::Real,

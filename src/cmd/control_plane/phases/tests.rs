@@ -340,6 +340,25 @@ fn a_dry_run_in_yaml_prints_documents_alone() {
 }
 
 #[test]
+fn an_addon_that_the_configuration_disables_is_not_applied() {
+    let scratch = Scratch::new();
+    let applied = |line: &str| {
+        let out = scratch.run(&format!("{line} --dry-run -o yaml")).well();
+        let documents = yaml_to_values(&out, true).unwrap();
+        let is_there = |kind: &str, name: &str| {
+            documents.iter().any(|document| document["kind"] == kind && document["metadata"]["name"] == name)
+        };
+        (is_there("Deployment", "coredns"), is_there("DaemonSet", "kube-proxy"))
+    };
+    assert_eq!(applied("--skip-phases=preflight"), (true, true));
+    scratch.configure("dns: {disabled: true}\n");
+    assert_eq!(applied("--skip-phases=preflight"), (false, true));
+    scratch.configure("proxy: {disabled: true}\n");
+    assert_eq!(applied("--skip-phases=preflight"), (true, false));
+    assert_eq!(applied("phase addon all"), (true, false));
+}
+
+#[test]
 fn phases_without_what_they_need_name_it() {
     let scratch = Scratch::new();
     let error = scratch.run("phase upload-config kubeadm").error();
