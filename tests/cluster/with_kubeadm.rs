@@ -1,4 +1,4 @@
-//! kubeadm goes on with what `agent init --control-plane` has made.
+//! kubeadm goes on with what `agent init --control-plane` has made, and the agent with what `kubeadm init` has made.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::path::Path;
 use edge_agent::codec::yaml::yaml_to_values;
 
 use super::another::Another;
-use super::control_plane::VERSION;
+use super::control_plane::{ADDRESS, VERSION};
+use super::images;
 use super::machine::{Host, NAME, wait};
 use super::whole::{ADMIN, MACHINE_FACTS, deploy, get, host, init_with, kubectl, static_pods};
 use super::whole::{wait_for_pods, wait_until_ready};
@@ -119,4 +120,59 @@ fn kubeadm_joins_a_control_plane_and_a_worker() {
     let ready = "--server=https://192.0.2.11:6443";
     let said = kubectl(&host, &[ready, "get", "--raw", "/readyz"]).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(said.trim(), "ok");
+}
+
+/// With the algorithms and files of kubeadm.
+#[test]
+fn the_agent_goes_on_with_what_kubeadm_has_made() {
+    let second = Another::start("second", "192.0.2.11");
+    let host = host();
+    second.connect();
+    run(&host, "systemctl", &["start", "kubelet"]);
+    wait("the socket that kubeadm asks", || {
+        if Path::new("/run/agent/cri.sock").exists() { Ok(()) } else { Err(host.log("kubelet")) }
+    });
+    let config = host.path("kubeadm.yaml").display().to_string();
+    let text = format!(
+        "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nlocalAPIEndpoint: {{advertiseAddress: {ADDRESS}}}\n\
+         nodeRegistration: {{taints: [], criSocket: 'unix:///run/agent/cri.sock'}}\n---\n\
+         apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: {VERSION}\n\
+         controlPlaneEndpoint: {ADDRESS}\n{ALONE}---\n\
+         apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\n"
+    );
+    fs::write(&config, text).expect("write the configuration");
+    run(&host, "kubeadm", &["init", "--config", &config, "--upload-certs", FACTS]);
+    wait_until_ready(&host, NAME);
+    let key = fs::read_to_string("/etc/kubernetes/pki/ca.key").expect("a key");
+    assert!(key.starts_with("-----BEGIN RSA PRIVATE KEY-----"), "kubeadm has other keys now");
+
+    let said = run(&host, "agent", &["certs", "renew", "all"]);
+    assert!(said.contains("certificate for serving etcd renewed") && !said.contains("MISSING"), "{said}");
+    let said = run(&host, "kubeadm", &["certs", "check-expiration"]);
+    assert!(said.contains("364d") && !said.contains("MISSING"), "{said}");
+    // What is there is what the agent makes of the cluster's configuration.
+    let (before, processes) = (manifests(), static_pods(&host));
+    let said = run(&host, "agent", &["upgrade", "apply", VERSION, "--yes", MACHINE_FACTS]);
+    assert!(said.contains("SUCCESS"), "{said}");
+    let equal = said.matches("Current and new manifests of").count();
+    assert_eq!((equal, manifests() == before, static_pods(&host) == processes), (4, true, true), "{said}");
+
+    let uploaded =
+        run(&host, "agent", &["init", "phase", "upload-certs", "--upload-certs", "--config", &config]);
+    let key = uploaded.trim().lines().last().expect("a key").to_owned();
+    let words = ["token", "create", "--print-join-command", "--certificate-key", &key, ADMIN];
+    let line = run(&host, "agent", &words);
+    let joined = second.run(move |host| {
+        images::offer(&host.path("images"), &host.path(""));
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        host.run("agent", &[&words[..], &[MACHINE_FACTS, "--timeout=3m"]].concat())
+    });
+    let joined = joined.unwrap_or_else(|error| panic!("{error}"));
+    assert!(joined.contains("a new control plane instance was created"), "{joined}");
+    let node = wait_until_ready(&host, "second");
+    assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"], "");
+    let reset = second.run(|host| host.run("agent", &["reset", "--force"]));
+    let reset = reset.unwrap_or_else(|error| panic!("{error}"));
+    assert!(reset.contains("[reset] Removed the etcd member on this node from the etcd cluster"), "{reset}");
+    assert!(kubectl(&host, &["get", "--raw", "/readyz"]).is_ok_and(|said| said.trim() == "ok"));
 }
