@@ -32,7 +32,7 @@ use crate::cluster::client::request::ResourcePath;
 use crate::cluster::discovery;
 use crate::cluster::kubeconfig::Kubeconfig;
 use crate::cmd::cli::{Environment, yaml};
-use crate::cmd::init::args::InitOptions;
+use crate::cmd::init::args::{InitOptions, UsageError};
 use crate::cmd::init::{InitError, InitSession, find, finish, host, is_free, wait_for_certificate};
 use crate::codec::yaml::yaml_to_values;
 use crate::platform::logging::chain;
@@ -66,7 +66,12 @@ fn command(session: &mut InitSession<'_>, arguments: &[String]) -> Result<(), In
         std::fs::read_to_string(file).map_err(failed)
     };
     let file = given.text("config").map(read).transpose()?;
-    join(session, JoinPlan::of(&given, file.as_deref())?, Paths::system())
+    let plan =
+        JoinPlan::of(&given, file.as_deref()).map_err(|error| match (error, given.text("config")) {
+            (UsageError::Option(why), Some(file)) => UsageError::Option(format!("{file}: {why}")),
+            (error, _) => error,
+        })?;
+    join(session, plan, Paths::system())
 }
 
 /// What is known of the cluster before anything is written.
@@ -97,9 +102,7 @@ fn wait_for<T>(work: impl Future<Output = Result<T, ApiPhaseError>>) -> Result<T
 }
 
 fn join(session: &mut InitSession<'_>, plan: JoinPlan, paths: Paths) -> Result<(), InitError> {
-    for warning in &plan.warnings {
-        session.print_error(&["W ", warning, "\n"].concat());
-    }
+    session.warn(&plan.warnings);
     if !paths.conf("admin.conf").exists() {
         plan.discovery.clone().checked()?;
     }
@@ -175,9 +178,7 @@ fn configuration(
         Ok((cluster, document(&api, "kubelet-config", "kubelet").await?))
     })?;
     let (settings, warnings) = settings(plan, cluster, kubelet, paths)?;
-    for warning in &warnings {
-        session.print_error(&["W ", warning, "\n"].concat());
-    }
+    session.warn(&warnings);
     Ok(settings)
 }
 

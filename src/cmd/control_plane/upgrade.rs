@@ -257,9 +257,7 @@ fn wishes(
         let failed = |source| InitError::File { action: "read", path: file.into(), source };
         let text = std::fs::read_to_string(file).map_err(failed)?;
         let (documents, warnings) = complete::file(&text, &host()?, paths).map_err(wrong)?;
-        for warning in warnings {
-            session.print_error(&["W ", &warning, "\n"].concat());
-        }
+        session.warn(&warnings);
         let found = documents.into_iter().find(|document| document["kind"] == KIND);
         document = found.ok_or_else(|| wrong(format!("no {KIND} found in the file")))?;
     }

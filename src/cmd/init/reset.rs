@@ -102,9 +102,7 @@ struct ResetRun<'a, 'b> {
 
 pub(super) fn run(session: &mut InitSession<'_>, given: &InitOptions) -> Result<(), InitError> {
     let (mut options, extras) = plane::with_config(given)?;
-    for warning in &extras.warnings {
-        session.print_error(&["W ", warning, "\n"].concat());
-    }
+    session.warn(&extras.warnings);
     let plane = PlaneFacts::of(&options);
     // Those of a node of its own; a control plane's are elsewhere.
     let is_of_agent = !plane.is_there;

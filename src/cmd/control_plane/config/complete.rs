@@ -24,7 +24,7 @@ pub(crate) fn file(text: &str, host: &HostFacts, paths: &Paths) -> Result<(Vec<V
     let of = |kind: &str| values.iter().find(|value| value["kind"] == kind && is_kubeadms(value));
     for value in values.iter().filter(|value| is_kubeadms(value)) {
         let kind = value["kind"].as_str().unwrap_or_default();
-        if let Some(field) = unknown(kind, value).first() {
+        if let Some(field) = unknown(kind, value)?.first() {
             let version = value["apiVersion"].as_str().unwrap_or_default();
             return Err(format!(
                 "error unmarshaling configuration {version}, Kind={kind}: strict decoding error: unknown field {field:?}"

@@ -80,37 +80,44 @@ const TIMEOUTS: &str = "controlPlaneComponentHealthCheck kubeletHealthCheck kube
                         discovery upgradeManifests";
 
 /// The paths of fields that the document's kind does not have.
-pub(crate) fn unknown(kind: &str, document: &Value) -> Vec<String> {
+///
+/// # Errors
+/// A field that has fields of its own is something else.
+pub(crate) fn unknown(kind: &str, document: &Value) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
-    visit(kind, "", document, &mut found);
-    found
+    visit(kind, "", document, &mut found)?;
+    Ok(found)
 }
 
 /// `place` is the path in the table, `shown` that in the document.
-fn visit(place: &str, shown: &str, value: &Value, found: &mut Vec<String>) {
+fn visit(place: &str, shown: &str, value: &Value, found: &mut Vec<String>) -> Result<(), String> {
+    let below = |pattern: &str| match pattern.strip_prefix('*') {
+        Some(end) => place.find('.').is_some_and(|at| &place[at..] == end),
+        None => place == pattern,
+    };
+    let known = FIELDS.iter().find(|(pattern, _)| below(pattern));
     match value {
         Value::Object(members) => {
-            let below = |pattern: &str| match pattern.strip_prefix('*') {
-                Some(end) => place.find('.').is_some_and(|at| &place[at..] == end),
-                None => place == pattern,
-            };
-            let Some((_, fields)) = FIELDS.iter().find(|(pattern, _)| below(pattern)) else { return };
+            let Some((_, fields)) = known else { return Ok(()) };
             for (name, member) in members {
                 let shown = if shown.is_empty() { name.clone() } else { format!("{shown}.{name}") };
                 if fields.split_whitespace().any(|field| field == name) {
-                    visit(&format!("{place}.{name}"), &shown, member, found);
+                    visit(&format!("{place}.{name}"), &shown, member, found)?;
                 } else {
                     found.push(shown);
                 }
             }
         }
-        Value::Array(items) => {
+        Value::Array(items) if known.is_none() => {
             for (index, item) in items.iter().enumerate() {
-                visit(&format!("{place}[]"), &format!("{shown}[{index}]"), item, found);
+                visit(&format!("{place}[]"), &format!("{shown}[{index}]"), item, found)?;
             }
         }
+        Value::Null => {}
+        _ if known.is_some() => return Err(format!("{shown}: Invalid value: {value}: must be an object")),
         _ => {}
     }
+    Ok(())
 }
 
 /// A value with its path. What is missing or null reads as empty.

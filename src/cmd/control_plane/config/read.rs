@@ -113,7 +113,7 @@ fn judge(version: &str, kind: &str, document: &Value, warnings: &mut Vec<String>
         }
         _ => {}
     }
-    let strange = unknown(kind, document);
+    let strange = unknown(kind, document)?;
     warnings.extend(strange.into_iter().map(|field| {
         format!("error unmarshaling configuration {version}, Kind={kind}: unknown field {field:?}")
     }));

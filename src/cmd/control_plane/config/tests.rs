@@ -262,6 +262,8 @@ fn what_cannot_work_is_refused_in_kubeadms_words() {
             "featureGates: {PublicKeysECDSA: false}",
             "featureGates.PublicKeysECDSA: Invalid value: \"RSA-2048\"",
         ),
+        ("networking: foo", "networking: Invalid value: \"foo\": must be an object"),
+        ("etcd: {local: [a]}", "etcd.local: Invalid value: [\"a\"]: must be an object"),
         ("encryptionAlgorithm: DSA", "encryptionAlgorithm: Invalid value: \"DSA\""),
         ("kubernetesVersion: v1.30.0", "control plane version >= 1.35.0. Current version: v1.30.0"),
         ("kubernetesVersion: newest", "doesn't match patterns"),

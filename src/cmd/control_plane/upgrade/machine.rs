@@ -128,7 +128,7 @@ pub(super) fn is_same_pod(one: &str, other: &str) -> bool {
     plain(one) == plain(other)
 }
 
-/// A manifest in one form, whoever has written it: without comments and empty members. What is no YAML stays.
+/// A manifest in one form, so that two can be compared: without comments and empty members. What is no YAML stays.
 pub(super) fn plain(manifest: &str) -> String {
     let Ok(mut values) = yaml_to_values(manifest, false) else { return manifest.to_owned() };
     values.iter_mut().for_each(without_empty);

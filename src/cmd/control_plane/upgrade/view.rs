@@ -119,7 +119,7 @@ fn document(config: &Value, key: &str) -> Result<Value, ApiPhaseError> {
     };
     let text = config["data"][key].as_str().ok_or_else(|| broken("is missing".to_owned()))?;
     let values = yaml_to_values(text, false).map_err(|error| broken(error.to_string()))?;
-    values.into_iter().next().ok_or_else(|| broken("is empty".to_owned()))
+    values.into_iter().next().filter(Value::is_object).ok_or_else(|| broken("must be an object".to_owned()))
 }
 
 impl ClusterView {

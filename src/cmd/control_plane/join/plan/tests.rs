@@ -73,6 +73,13 @@ fn what_cannot_be_meant_is_named() {
             "can not mix '--config' with arguments [patches token]",
         ),
         ("--config f", Some(without), "controlPlane is not set in the JoinConfiguration"),
+        (
+            "--config f --node-name x",
+            Some(
+                "apiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\ncontrolPlane: {}\nnodeRegistration: foo\n",
+            ),
+            "nodeRegistration: Invalid value: \"foo\": must be an object",
+        ),
         ("--config f", Some("a: b"), "no JoinConfiguration kind was found"),
         ("a:1 --token short", None, "discovery.bootstrapToken.token: Invalid value: "),
         ("a:1 --discovery-token-ca-cert-hash md5:0", None, "caCertHashes: "),
