@@ -14,6 +14,7 @@ mod joined;
 mod local_node;
 mod plugins;
 pub mod previous_runtimes;
+mod reload;
 pub mod report;
 mod resources;
 pub mod run_once;
