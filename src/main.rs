@@ -10,7 +10,7 @@ use edge_agent::agent::kubelet::setup::configs::logging as logging_config;
 use edge_agent::agent::kubelet::setup::{self, DaemonEnvironment, Finished};
 use edge_agent::cmd::{cli, control_plane, init, kubelet_alias, upgrade};
 use edge_agent::platform::clock::Clock;
-use edge_agent::platform::logging::{self, LogConfig, LogFormat};
+use edge_agent::platform::logging;
 use edge_agent::platform::rt;
 use edge_agent::runtime::embedded;
 

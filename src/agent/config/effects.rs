@@ -20,6 +20,15 @@ pub(super) struct NoEffect {
     pub(super) why: &'static str,
 }
 
+impl NoEffect {
+    /// For the table of all settings.
+    #[cfg(test)]
+    pub(super) fn told(&self) -> String {
+        let kind = if self.is_refused { "another value is refused" } else { "none" };
+        format!("{kind}: {}", self.why)
+    }
+}
+
 const fn refused(name: &'static str, why: &'static str) -> NoEffect {
     NoEffect { name, is_refused: true, why }
 }

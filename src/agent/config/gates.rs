@@ -131,6 +131,12 @@ pub(super) fn is_fixed(name: &str) -> bool {
     GATES.iter().any(|gate| gate.name == name && fixed(gate).is_some())
 }
 
+/// Every gate and its value when nothing is set.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = (&'static str, bool)> {
+    GATES.iter().map(|gate| (gate.name, fixed(gate).unwrap_or(gate.on)))
+}
+
 /// A line for each group that was set to what it is not, with the gates that follow it.
 fn groups(given: &BTreeMap<String, bool>) -> impl Iterator<Item = String> {
     GROUPS.into_iter().filter_map(|(group, stage)| {

@@ -53,6 +53,7 @@ pub(crate) const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("run", "run an image as a pod, through the node's API"),
     ("apply", "create or change objects from manifests, through the node's API"),
     ("delete", "delete objects of the node's API, or the data of a claim"),
+    ("snapshot", "take, list, restore and delete snapshots of a claim's data"),
     ("restart", "restart the containers of a pod"),
     ("stop", "stop a pod of the node's API and print its manifest"),
     ("image", "manage images of the embedded runtime: list, pull, import, remove"),

@@ -124,7 +124,7 @@ fn explaining_and_help_name_what_has_no_effect() {
     }
     let help = help::text();
     assert!(
-        help.contains("sets contentType in the file (default application/json); no other value is supported"),
+        help.contains("contentType in the file (default application/json); no other value is supported"),
         "{help}"
     );
 }
