@@ -9,6 +9,7 @@ pub mod cri;
 mod host;
 pub(super) mod node_facts;
 mod process;
+mod reloading;
 mod servers;
 
 use std::cell::RefCell;
@@ -27,7 +28,7 @@ use crate::agent::kubelet::node_service::SandboxStreams;
 use crate::agent::kubelet::open_store::{
     object_trouble, open_store, remember_node, report_upgrade, store_key,
 };
-use crate::agent::kubelet::reload::{self, ReloadParts};
+use crate::agent::kubelet::reload;
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::ServingError;
@@ -52,7 +53,6 @@ use crate::node::stats::Stats;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
 use crate::platform::http::{HttpClient, HttpError, shown_url};
-use crate::platform::logging;
 use crate::platform::rt;
 use crate::platform::rt::live::Live;
 use crate::platform::rt::notify::{Notifier, NotifyError, watchdog_interval};
@@ -523,34 +523,6 @@ impl<R: Runtime> AgentParts<R> {
         }
         self.accepts = accepts;
         Ok(tasks)
-    }
-
-    /// What a changed configuration is passed to.
-    fn reloading(&self, resolved: &Resolved, workers: &PodWorkers<R>) -> ReloadParts {
-        let (images, pods, logs, node) =
-            (self.images.clone(), self.pods.clone(), self.logs.clone(), self.node.clone());
-        let (running, configuration) = (self.workers.clone(), self.configuration.clone());
-        let (services, node_ips) = (self.services.clone(), self.node_ips.clone());
-        let set_sysctls = workers.sysctl_setter();
-        let [file, drop_ins] = resolved.files();
-        ReloadParts {
-            start: resolved.document(),
-            read: resolved.reader(),
-            apply: Box::new(move |resolved| {
-                images.set(configs::images(resolved));
-                pods.set(configs::pods(resolved, services.as_ref()));
-                logs.set(configs::log_rotation(resolved));
-                node.set(configs::node_manager(resolved));
-                running.set(configs::workers(resolved, node_ips.clone()));
-                set_sysctls(resolved.kubelet.allowed_unsafe_sysctls.clone());
-                configuration.set(resolved.to_json());
-                let log = configs::logging(&resolved.kubelet);
-                logging::reconfigure(log.verbosity, log.vmodule);
-            }),
-            view: Rc::clone(&self.view),
-            file,
-            drop_ins,
-        }
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {

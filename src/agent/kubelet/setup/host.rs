@@ -21,7 +21,7 @@ const KERNEL_PARAMETERS: [(&str, &str); 6] = [
     ("vm/panic_on_oom", "0"),
 ];
 
-/// Upstream's messages.
+/// As the kubelet words it: operators search for these sentences.
 const CGROUP_V1: &str = "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and \
      will be removed in a future release";
 const SWAP_ON: &str = "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false. /proc/swaps contained";
