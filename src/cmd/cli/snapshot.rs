@@ -368,7 +368,7 @@ mod tests {
         assert!(refused(places(&root, "a").create(true)).contains("exists already"));
         if !layer::shares_blocks(&data).unwrap() {
             assert!(
-                refused(places(&root, "b").create(false)).contains("use --copy to copy 2 files"),
+                refused(places(&root, "b").create(false)).contains("use --copy to copy 3 files"),
                 "blocks are not shared"
             );
         }
