@@ -322,23 +322,23 @@ fields! {
     fail_cgroup_v1: bool = "failCgroupV1", "fail-cgroupv1", Bool, "true", P | K;
     kubelet_cgroups: String = "kubeletCgroups", "kubelet-cgroups", Text, "", 0;
     system_cgroups: String = "systemCgroups", "system-cgroups", Text, "", 0;
-    cpu_manager_policy: String = "cpuManagerPolicy", "cpu-manager-policy", Text, "none", 0;
+    cpu_manager_policy: String = "cpuManagerPolicy", "cpu-manager-policy", Text, "none", A;
     cpu_manager_policy_options: BTreeMap<String, String> =
-        "cpuManagerPolicyOptions", "cpu-manager-policy-options", MapNoSplit, "", 0;
+        "cpuManagerPolicyOptions", "cpu-manager-policy-options", MapNoSplit, "", A;
     cpu_manager_reconcile_period: GoDuration =
-        "cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", Duration, "10s", 0;
-    memory_manager_policy: String = "memoryManagerPolicy", "memory-manager-policy", Text, "None", 0;
-    reserved_memory: Vec<MemoryReservation> = "reservedMemory", "reserved-memory", ReservedMemory, "", 0;
-    topology_manager_policy: String = "topologyManagerPolicy", "topology-manager-policy", Text, "none", 0;
-    topology_manager_scope: String = "topologyManagerScope", "topology-manager-scope", Text, "container", 0;
+        "cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", Duration, "10s", A;
+    memory_manager_policy: String = "memoryManagerPolicy", "memory-manager-policy", Text, "None", A;
+    reserved_memory: Vec<MemoryReservation> = "reservedMemory", "reserved-memory", ReservedMemory, "", A;
+    topology_manager_policy: String = "topologyManagerPolicy", "topology-manager-policy", Text, "none", A;
+    topology_manager_scope: String = "topologyManagerScope", "topology-manager-scope", Text, "container", A;
     topology_manager_policy_options: BTreeMap<String, String> =
-        "topologyManagerPolicyOptions", "topology-manager-policy-options", Map, "", 0;
-    qos_reserved: BTreeMap<String, String> = "qosReserved", "qos-reserved", Map, "", 0;
+        "topologyManagerPolicyOptions", "topology-manager-policy-options", Map, "", A;
+    qos_reserved: BTreeMap<String, String> = "qosReserved", "qos-reserved", Map, "", A;
     cpu_cfs_quota: bool = "cpuCFSQuota", "cpu-cfs-quota", Bool, "true", P | A;
     cpu_cfs_quota_period: GoDuration = "cpuCFSQuotaPeriod", "cpu-cfs-quota-period", Duration, "100ms", P | A;
     single_process_oom_kill: Option<bool> = "singleProcessOOMKill", "", Bool, UNSET, P | A;
-    memory_throttling_factor: f64 = "memoryThrottlingFactor", "", Float, "0.9", P;
-    memory_reservation_policy: String = "memoryReservationPolicy", "", Text, "None", 0;
+    memory_throttling_factor: f64 = "memoryThrottlingFactor", "", Float, "0.9", P | A;
+    memory_reservation_policy: String = "memoryReservationPolicy", "", Text, "None", A;
     memory_swap_swap_behavior: String = "memorySwap.swapBehavior", "", Text, "", A;
     fail_swap_on: bool = "failSwapOn", "fail-swap-on", Bool, "true", P;
     protect_kernel_defaults: bool = "protectKernelDefaults", "protect-kernel-defaults", Bool, "false", 0;

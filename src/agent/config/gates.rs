@@ -93,8 +93,15 @@ pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
 
 /// The gates that have an effect here. All others are accepted: such a feature is either always on, or not
 /// part of this version.
-const ACTED_ON: [&str; 3] =
-    ["GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "NodeLogQuery"];
+const ACTED_ON: [&str; 7] = [
+    "GracefulNodeShutdown",
+    "GracefulNodeShutdownBasedOnPodPriority",
+    "NodeLogQuery",
+    "CPUManagerPolicyAlphaOptions",
+    "CPUManagerPolicyBetaOptions",
+    "DisableCPUQuotaWithExclusiveCPUs",
+    "MemoryQoS",
+];
 
 /// Whether a gate, or a group of them, has an effect here.
 pub(super) fn is_implemented(name: &str) -> bool {
