@@ -8,6 +8,7 @@ mod checkpoint;
 pub(crate) mod cpu_set;
 pub(crate) mod cpus;
 mod device_hints;
+mod drawing;
 pub(crate) mod hints;
 pub(crate) mod ledger;
 pub(crate) mod machine;
@@ -317,10 +318,11 @@ impl ResourceManagers {
             })
     }
 
-    /// What every container has to itself: pod, container, CPUs, blocks of memory (kind, bytes, nodes).
+    /// Lines for people: of CPUs, and of memory. `name` is a pod's.
     #[must_use]
-    pub(crate) fn entries(&self) -> Vec<ledger::Entry> {
-        self.0.ledger.borrow().entries.clone()
+    pub(crate) fn drawn(&self, name: &dyn Fn(&PodUid) -> String) -> (Vec<String>, Vec<String>) {
+        let ledger = self.0.ledger.borrow();
+        (drawing::cpus(&ledger, name), drawing::memory(&ledger, name))
     }
 
     /// The CPUs and the blocks of memory that a container has to itself; without one, what containers may have.

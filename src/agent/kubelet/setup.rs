@@ -435,6 +435,7 @@ impl<R: Runtime> AgentParts<R> {
         let seen = (facts, Rc::<NodeObjects>::clone(&lookup));
         let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
         view.show_objects(&objects);
+        view.show_managers(&executor.managers);
         let restored =
             joined::restore(resolved, &loaded, (&admission, &*runtime), seen, (&store, &events, &clock));
         Ok(Self {
