@@ -15,6 +15,7 @@ mod local_node;
 mod managers;
 mod plugins;
 pub mod previous_runtimes;
+mod reload;
 pub mod report;
 mod resources;
 pub mod run_once;

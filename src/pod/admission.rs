@@ -190,6 +190,13 @@ impl Admission {
         self.change_node(&mut self.shared.state.borrow_mut(), node)
     }
 
+    /// Sets `allowedUnsafeSysctls`. Returns the waiting pods to check again.
+    pub(super) fn set_unsafe_sysctls(&self, allowed_unsafe_sysctls: Vec<String>) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let node = NodeFacts { allowed_unsafe_sysctls, ..state.node.clone() };
+        self.change_node(&mut state, node)
+    }
+
     /// Sets the node's pressure. Returns the waiting pods to check again.
     pub(crate) fn set_pressure(&self, pressure: BTreeSet<Pressure>) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();

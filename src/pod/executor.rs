@@ -41,6 +41,7 @@ use crate::model::observed::{ObservedPod, ObservedSandbox};
 use crate::platform::cgroup::CgroupConfig;
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
+use crate::platform::rt::live::Live;
 use crate::pod::events::{EventRecorder, EventType, container_path};
 use crate::pod::executor::hooks::HookRunner;
 use crate::pod::image::{ImagePuller, ImageRequest, StartFailure as Failure};
@@ -69,6 +70,15 @@ const RETRY_NETWORK_AFTER: Duration = Duration::from_secs(1);
 /// The runtime did not answer; it may be restarting.
 const RETRY_RUNTIME_AFTER: Duration = Duration::from_secs(1);
 
+/// Settings of pods and containers that start from now on.
+#[derive(Clone, Debug, Default)]
+pub struct PodSettings {
+    pub cluster_dns: Vec<String>,
+    /// `resolvConf`; `None` when explicitly empty.
+    pub resolv_conf: Option<PathBuf>,
+    pub seccomp_default: bool,
+}
+
 /// The configuration and the facts about the node that starting containers needs.
 #[derive(Clone)]
 pub struct ExecutorConfig {
@@ -78,7 +88,6 @@ pub struct ExecutorConfig {
     pub container_logs_dir: PathBuf,
     /// `<root-dir>/seccomp`.
     pub seccomp_dir: PathBuf,
-    pub seccomp_default: bool,
     pub node_name: String,
     /// The node's addresses, primary first.
     pub node_ips: Vec<String>,
@@ -92,10 +101,9 @@ pub struct ExecutorConfig {
     pub cgroup: CgroupConfig,
     /// Values of the cgroups above them.
     pub node_cgroups: NodeCgroups,
-    pub cluster_dns: Vec<String>,
     pub cluster_domain: String,
-    /// `resolvConf`; `None` when explicitly empty.
-    pub resolv_conf: Option<PathBuf>,
+    /// What may change while pods run.
+    pub pods: Live<PodSettings>,
     /// The share of ids for pods with users of their own, see [`node_ids`].
     pub user_ids: NodeIds,
     pub objects: Rc<dyn ObjectLookup>,

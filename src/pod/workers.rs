@@ -29,6 +29,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerName, PodFullName, PodUid};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
 use crate::pod::admission::Admission;
 use crate::pod::admission::rules::was_admitted;
 use crate::pod::executor::Executor;
@@ -48,10 +49,26 @@ use crate::pod::prober::Prober;
 #[derive(Clone, Debug, Default)]
 pub struct PodWorkerConfig {
     pub limits: BackOffLimits,
-    /// `maximum-dead-containers-per-container`.
-    pub max_dead_per_container: usize,
+    pub dead: DeadLimits,
     /// Addresses of the node, primary first, for statuses.
     pub node_ips: Vec<String>,
+}
+
+/// How many records of dead containers are kept, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadLimits {
+    /// `maximum-dead-containers-per-container`.
+    pub per_container: usize,
+    /// `maximum-dead-containers`: of the node; `None` is no limit.
+    pub of_node: Option<usize>,
+    /// `minimum-container-ttl-duration`: a younger record stays.
+    pub minimum_age: Duration,
+}
+
+impl Default for DeadLimits {
+    fn default() -> Self {
+        Self { per_container: 1, of_node: None, minimum_age: Duration::ZERO }
+    }
 }
 
 pub struct PodWorkerDeps<R> {
@@ -63,7 +80,7 @@ pub struct PodWorkerDeps<R> {
     pub clock: Clock,
     pub prober: Prober<R>,
     pub admission: Admission,
-    pub config: PodWorkerConfig,
+    pub config: Live<PodWorkerConfig>,
     /// The scheme of container ids: `containerd`. Empty until the runtime has reported its name; no pod is
     /// synced before.
     pub runtime_name: Rc<RefCell<String>>,
@@ -95,6 +112,8 @@ struct WorkersInner<R> {
     earlier: RefCell<Vec<(PodUid, Instant, EarlierLife)>>,
     /// The last generation that workers were notified of.
     objects_generation: Cell<u64>,
+    /// By pod: containers with dead records, and these records.
+    dead: RefCell<BTreeMap<PodUid, (usize, usize)>>,
     /// The node's disk is short of room: dead containers are removed as soon as another has replaced them.
     short_of_disk: Cell<bool>,
 }
@@ -110,6 +129,7 @@ impl<R: Runtime> PodWorkers<R> {
             names: RefCell::default(),
             remembered: RefCell::new(remembered),
             earlier: RefCell::default(),
+            dead: RefCell::default(),
             short_of_disk: Cell::new(false),
         };
         Self { shared: Rc::new(shared) }
@@ -226,6 +246,12 @@ impl<R: Runtime> PodWorkers<R> {
         Rc::new(move |labels, taints, unschedulable| {
             shared.wake(shared.deps.admission.set_node(labels, taints, unschedulable));
         })
+    }
+
+    /// Sets `allowedUnsafeSysctls`: pods that were kept away may be admitted.
+    pub(crate) fn sysctl_setter(&self) -> Box<dyn Fn(Vec<String>)> {
+        let shared = Rc::clone(&self.shared);
+        Box::new(move |allowed| shared.wake(shared.deps.admission.set_unsafe_sysctls(allowed)))
     }
 
     /// Queries the runtime's features, and passes them to `hear`; pods that waited for them are checked
@@ -404,6 +430,7 @@ impl<R> WorkersInner<R> {
 
     fn forget(&self, uid: &PodUid, life: EarlierLife) {
         self.workers.borrow_mut().remove(uid);
+        self.dead.borrow_mut().remove(uid);
         let mut earlier = self.earlier.borrow_mut();
         earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);
         if !life.is_empty() {

@@ -26,7 +26,7 @@ use crate::pod::status::StatusManager;
 use crate::runtime::{RuntimeError, RuntimeStatus, RuntimeVersion};
 use crate::serve::server::report::{
     AgentMode, AgentReport, ApiReport, EventReport, ObjectCounts, ObjectDetail, PressureReport,
-    RuntimeReport, SourceReport, SourceState, StoreReport,
+    ProblemReport, RuntimeReport, SourceReport, SourceState, StoreReport,
 };
 
 /// Facts that are constant during the life of the process.
@@ -61,6 +61,8 @@ struct ReportState {
     /// Problems by server.
     serving: BTreeMap<&'static str, String>,
     image_problems: ImageProblems,
+    /// Of the configuration file since the start.
+    configuration_problems: Vec<ProblemReport>,
     /// Since when the loop has been handling an event; `None` while it waits.
     busy_since: Option<Instant>,
 }
@@ -195,6 +197,14 @@ impl LoopView {
 
     pub(super) fn set_image_problems(&self, problems: ImageProblems) {
         self.state.borrow_mut().image_problems = problems;
+    }
+
+    /// Records what is wrong with the configuration since the start. `true` if that is new.
+    pub(super) fn set_configuration_problems(&self, problems: Vec<ProblemReport>) -> bool {
+        let mut state = self.state.borrow_mut();
+        let is_new = state.configuration_problems != problems;
+        state.configuration_problems = problems;
+        is_new
     }
 
     /// Records that the loop handles an event, or waits again.
@@ -353,7 +363,10 @@ impl LoopView {
             objects: detail
                 .reports(objects.iter().map(|known| (&*known.object, &*known.origin)), &identity.volumes_dir),
             pressure: self.pressure(),
-            problems: state.image_problems.borrow().clone(),
+            problems: {
+                let images = state.image_problems.borrow();
+                state.configuration_problems.iter().chain(&*images).cloned().collect()
+            },
             serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
             api: identity.api.clone(),
             events: events.recent().into_iter().map(EventReport::from).collect(),

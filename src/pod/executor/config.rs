@@ -56,13 +56,14 @@ impl<R: Runtime> Executor<R> {
         user_namespace: Option<IdRange>,
     ) -> Result<(SandboxConfig, Vec<DnsProblem>), String> {
         let spec = &pod.spec;
-        let path = self.config.resolv_conf.clone();
+        let settings = self.config.pods.get();
+        let path = settings.resolv_conf.clone();
         let host = rt::blocking("read resolv.conf", move || read_resolv_conf(path.as_deref())).await?;
         let (dns, problems) = pod_dns(
             pod,
             &DnsContext {
                 host: &host,
-                cluster_dns: &self.config.cluster_dns,
+                cluster_dns: &settings.cluster_dns,
                 cluster_domain: &self.config.cluster_domain,
                 node_ips: &self.config.node_ips,
             },
@@ -161,7 +162,7 @@ impl<R: Runtime> Executor<R> {
         };
         let groups = claim_groups(pod, &*self.config.objects);
         let defaults = SecurityDefaults {
-            seccomp_default: self.config.seccomp_default,
+            seccomp_default: self.config.pods.get().seccomp_default,
             seccomp_root: self.config.seccomp_dir.display().to_string(),
         };
         let config = ContainerConfig {

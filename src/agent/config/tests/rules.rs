@@ -91,7 +91,6 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
             "reservedMemory[1].limits.memory",
         ),
         ("qosReserved: {memory: 50%}", "qosReserved"),
-        ("qosReserved: {memory: 50%}\nfeatureGates: {QOSReserved: true}", "qosReserved"),
         ("cpuManagerPolicyOptions: {full-pcpus-only: 'yes'}", "cpuManagerPolicyOptions.full-pcpus-only"),
         ("cpuManagerPolicyOptions: {align-by-socket: 'true'}", "cpuManagerPolicyOptions.align-by-socket"),
         (
@@ -112,10 +111,6 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
         ("cpuCFSQuotaPeriod: 2s", "cpuCFSQuotaPeriod"),
         ("memoryThrottlingFactor: 1.5", "memoryThrottlingFactor"),
         ("memoryReservationPolicy: TieredReservation", "memoryReservationPolicy"),
-        (
-            "memoryReservationPolicy: TieredReservation\nfeatureGates: {MemoryQoS: true}",
-            "memoryReservationPolicy",
-        ),
         ("memorySwap: {swapBehavior: UnlimitedSwap}", "memorySwap.swapBehavior"),
         ("systemReserved: {gpu: '1'}", "systemReserved.gpu"),
         ("kubeReserved: {cpu: '-1'}", "kubeReserved.cpu"),

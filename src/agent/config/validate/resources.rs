@@ -123,13 +123,8 @@ impl Check<'_> {
         }
         let field = "memoryReservationPolicy";
         self.one_of(field, &config.memory_reservation_policy, &["None", "TieredReservation"]);
-        if config.memory_reservation_policy == "TieredReservation" {
-            let problem = if self.gates.enabled("MemoryQoS") {
-                "TieredReservation is not part of this version; leave it at None"
-            } else {
-                "TieredReservation requires feature gate MemoryQoS"
-            };
-            self.findings.add(field, problem);
+        if config.memory_reservation_policy == "TieredReservation" && !self.gates.enabled("MemoryQoS") {
+            self.findings.add(field, "TieredReservation requires feature gate MemoryQoS");
         }
         let behaviours = ["", "NoSwap", "LimitedSwap"];
         self.one_of("memorySwap.swapBehavior", &config.memory_swap_swap_behavior, &behaviours);
@@ -154,13 +149,8 @@ impl Check<'_> {
                 }
             }
         }
-        if !config.qos_reserved.is_empty() {
-            let problem = if self.gates.enabled("QOSReserved") {
-                "reservations for QoS classes are not part of this version; remove it"
-            } else {
-                "requires feature gate QOSReserved"
-            };
-            self.findings.add("qosReserved", problem);
+        if !config.qos_reserved.is_empty() && !self.gates.enabled("QOSReserved") {
+            self.findings.add("qosReserved", "requires feature gate QOSReserved");
         }
         for (resource, share) in &config.qos_reserved {
             let field = format!("qosReserved.{resource}");
