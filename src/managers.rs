@@ -17,7 +17,7 @@ pub(crate) mod memory;
 mod settings;
 pub(crate) mod topology;
 
-pub(crate) use ledger::{Change, Refusal};
+pub(crate) use ledger::{AdmissionRefusal, CpuChange};
 pub(crate) use settings::ManagersConfig;
 
 use std::cell::{Cell, RefCell};
@@ -38,7 +38,7 @@ use checkpoint::{add_cpu_state, add_memory_state};
 use cpu_set::{CpuSet, NodeMask};
 use device_hints::device_hints;
 use hints::{Hint, Policy, merge};
-use ledger::{Ledger, Request};
+use ledger::{Ledger, ResourceRequest};
 use memory::Block;
 
 /// The key of our record in the store.
@@ -80,7 +80,7 @@ impl ResourceManagers {
         sys: &Path,
         record: Option<&str>,
         store: StoreHandle,
-    ) -> Result<(Self, Vec<Change>), String> {
+    ) -> Result<(Self, Vec<CpuChange>), String> {
         let (policy, mut entries) = match record {
             Some(record) => checkpoint::read(record),
             None => adopt(config.root_dir),
@@ -145,10 +145,10 @@ impl ResourceManagers {
         pod: &Pod,
         is_guaranteed: bool,
         devices: &DeviceManager,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AdmissionRefusal> {
         if !self.is_active() {
             let allocated = devices.allocate_until(pod, None, None).await;
-            return allocated.map_err(|why| Refusal::unexpected(&why));
+            return allocated.map_err(|why| AdmissionRefusal::unexpected(&why));
         }
         let (began, before) = (Instant::now(), self.0.ledger.borrow().entries.len());
         let aligns = self.0.ledger.borrow().policy != Policy::None;
@@ -171,7 +171,7 @@ impl ResourceManagers {
         pod: &Pod,
         is_guaranteed: bool,
         devices: &DeviceManager,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AdmissionRefusal> {
         let requests = requests(pod, is_guaranteed);
         let (policy, pod_scope) = {
             let ledger = self.0.ledger.borrow();
@@ -187,7 +187,7 @@ impl ResourceManagers {
                 (hint, admitted) = self.best_hint(pod, &requests, of, devices);
                 if !admitted {
                     measures::aligned(scope, "numa_node", single, false);
-                    return Err(Refusal::affinity());
+                    return Err(AdmissionRefusal::affinity());
                 }
             }
             let uid = &pod.metadata.uid;
@@ -199,7 +199,7 @@ impl ResourceManagers {
             allocated?;
             let near = hint.nodes.map(|nodes| nodes.0);
             let given = devices.allocate_until(pod, Some(&request.container), near).await;
-            given.map_err(|why| Refusal::unexpected(&why))?;
+            given.map_err(|why| AdmissionRefusal::unexpected(&why))?;
             if !pod_scope {
                 measures::aligned(scope, "numa_node", single, true);
             }
@@ -213,7 +213,7 @@ impl ResourceManagers {
     fn best_hint(
         &self,
         pod: &Pod,
-        requests: &[Request],
+        requests: &[ResourceRequest],
         at: Option<usize>,
         devices: &DeviceManager,
     ) -> (Hint, bool) {
@@ -227,13 +227,13 @@ impl ResourceManagers {
 
     /// A pod that ran before the policies were set gets what it asks for, if that is possible: true when something
     /// changed. The error is returned once.
-    pub(crate) async fn keep(&self, pod: &Pod, is_guaranteed: bool) -> Result<(), Refusal> {
+    pub(crate) async fn keep(&self, pod: &Pod, is_guaranteed: bool) -> Result<(), AdmissionRefusal> {
         let uid = &pod.metadata.uid;
         if !self.is_active() || self.0.hopeless.borrow().contains(uid) {
             return Ok(());
         }
         let requests = requests(pod, is_guaranteed);
-        let lacks = |request: &&Request| {
+        let lacks = |request: &&ResourceRequest| {
             let ledger = self.0.ledger.borrow();
             let wants = request.cpus > 0 && ledger.cpu.is_some()
                 || !request.memory.is_empty() && ledger.memory.is_some();
@@ -382,7 +382,7 @@ impl ResourceManagers {
 }
 
 /// The allocations of the kubelet that had this node before, and its policy.
-fn adopt(root: &Path) -> (String, Vec<ledger::Entry>) {
+fn adopt(root: &Path) -> (String, Vec<ledger::ExclusiveEntry>) {
     let mut entries = Vec::new();
     let mut policy = "none".to_owned();
     for name in ["cpu_manager_state", "memory_manager_state"] {
@@ -406,14 +406,14 @@ fn adopt(root: &Path) -> (String, Vec<ledger::Entry>) {
 
 /// What the pod's containers ask for, in the order in which they start. Pods with resources of their own, and those that
 /// are not Guaranteed, share.
-fn requests(pod: &Pod, is_guaranteed: bool) -> Vec<Request> {
+fn requests(pod: &Pod, is_guaranteed: bool) -> Vec<ResourceRequest> {
     let has_own = is_guaranteed && pod.spec.resources.is_none();
     let request = |container: &Container, is_init: bool| {
-        let mut request = Request {
+        let mut request = ResourceRequest {
             container: container.name.clone(),
             is_init,
             is_sidecar: is_init && is_sidecar(container),
-            ..Request::default()
+            ..ResourceRequest::default()
         };
         let given = &container.resources;
         let amount = |name: &str| given.requests.get(name).or_else(|| given.limits.get(name));

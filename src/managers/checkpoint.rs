@@ -8,15 +8,15 @@
 use serde_json::{Value, json};
 
 use super::cpu_set::{CpuSet, NodeMask};
-use super::ledger::Entry;
+use super::ledger::ExclusiveEntry;
 use super::memory::Block;
 use crate::model::types::PodUid;
 
 /// Our record.
 #[must_use]
-pub(super) fn write(policy: &str, entries: &[Entry]) -> String {
+pub(super) fn write(policy: &str, entries: &[ExclusiveEntry]) -> String {
     let block = |block: &Block| json!([block.nodes.0, block.kind, block.size]);
-    let entry = |entry: &Entry| {
+    let entry = |entry: &ExclusiveEntry| {
         let memory: Vec<Value> = entry.memory.iter().map(block).collect();
         json!([entry.pod.as_str(), entry.container, entry.cpus.to_string(), memory])
     };
@@ -26,7 +26,7 @@ pub(super) fn write(policy: &str, entries: &[Entry]) -> String {
 
 /// The policy and the entries of our record; what cannot be read of it is left out.
 #[must_use]
-pub(super) fn read(text: &str) -> (String, Vec<Entry>) {
+pub(super) fn read(text: &str) -> (String, Vec<ExclusiveEntry>) {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let policy = value["cpuManagerPolicy"].as_str().unwrap_or("none").to_owned();
     let block = |block: &Value| {
@@ -34,7 +34,7 @@ pub(super) fn read(text: &str) -> (String, Vec<Entry>) {
         Some(Block { nodes, kind: block[1].as_str()?.to_owned(), size: block[2].as_u64()? })
     };
     let entry = |entry: &Value| {
-        Some(Entry {
+        Some(ExclusiveEntry {
             pod: PodUid::from(entry[0].as_str()?),
             container: entry[1].as_str()?.to_owned(),
             cpus: CpuSet::parse(entry[2].as_str()?)?,
@@ -45,12 +45,12 @@ pub(super) fn read(text: &str) -> (String, Vec<Entry>) {
     (policy, entries)
 }
 
-fn entry_of<'a>(entries: &'a mut Vec<Entry>, pod: &str, container: &str) -> &'a mut Entry {
-    let is_it = |entry: &Entry| entry.pod.as_str() == pod && entry.container == container;
+fn entry_of<'a>(entries: &'a mut Vec<ExclusiveEntry>, pod: &str, container: &str) -> &'a mut ExclusiveEntry {
+    let is_it = |entry: &ExclusiveEntry| entry.pod.as_str() == pod && entry.container == container;
     let at = entries.iter().position(is_it).unwrap_or(entries.len());
     if at == entries.len() {
         let container = container.to_owned();
-        entries.push(Entry {
+        entries.push(ExclusiveEntry {
             pod: PodUid::from(pod),
             container,
             cpus: CpuSet::default(),
@@ -73,7 +73,7 @@ fn each<'a>(value: &'a Value) -> impl Iterator<Item = (&'a str, &'a str, &'a Val
 ///
 /// # Errors
 /// Why the file cannot be read.
-pub(super) fn add_cpu_state(text: &str, entries: &mut Vec<Entry>) -> Result<String, String> {
+pub(super) fn add_cpu_state(text: &str, entries: &mut Vec<ExclusiveEntry>) -> Result<String, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     for (pod, container, cpus) in each(&value) {
         let cpus = cpus.as_str().and_then(CpuSet::parse);
@@ -87,7 +87,7 @@ pub(super) fn add_cpu_state(text: &str, entries: &mut Vec<Entry>) -> Result<Stri
 ///
 /// # Errors
 /// Why the file cannot be read.
-pub(super) fn add_memory_state(text: &str, entries: &mut Vec<Entry>) -> Result<(), String> {
+pub(super) fn add_memory_state(text: &str, entries: &mut Vec<ExclusiveEntry>) -> Result<(), String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     for (pod, container, blocks) in each(&value) {
         for block in blocks.as_array().into_iter().flatten() {
@@ -107,10 +107,15 @@ pub(super) fn add_memory_state(text: &str, entries: &mut Vec<Entry>) -> Result<(
 mod tests {
     use super::*;
 
-    fn entries() -> Vec<Entry> {
+    fn entries() -> Vec<ExclusiveEntry> {
         let memory = vec![Block { nodes: NodeMask(0b11), kind: "memory".to_owned(), size: 1 << 40 }];
-        let one = Entry { pod: PodUid::from("u1"), container: "a".to_owned(), cpus: CpuSet::of(3), memory };
-        let two = Entry {
+        let one = ExclusiveEntry {
+            pod: PodUid::from("u1"),
+            container: "a".to_owned(),
+            cpus: CpuSet::of(3),
+            memory,
+        };
+        let two = ExclusiveEntry {
             pod: PodUid::from("u2"),
             container: "b".to_owned(),
             cpus: CpuSet::default(),

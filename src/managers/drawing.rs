@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::managers::cpu_set::{CpuSet, NodeMask};
     use crate::managers::cpus::CpuOptions;
-    use crate::managers::ledger::{CpuPolicy, Entry};
+    use crate::managers::ledger::{CpuPolicy, ExclusiveEntry};
     use crate::managers::memory::Block;
     use crate::managers::topology::{Cpu, Topology};
 
@@ -64,8 +64,12 @@ mod tests {
         };
         let policy = CpuPolicy { options: CpuOptions::default(), reserved: CpuSet::of(0) };
         let memory_of = vec![Block { nodes: NodeMask(1), kind: "memory".to_owned(), size: 64 }];
-        let entry =
-            Entry { pod: "u".into(), container: "c".to_owned(), cpus: CpuSet::of(2), memory: memory_of };
+        let entry = ExclusiveEntry {
+            pod: "u".into(),
+            container: "c".to_owned(),
+            cpus: CpuSet::of(2),
+            memory: memory_of,
+        };
         let ledger = Ledger { topology, cpu: Some(policy), entries: vec![entry], ..Ledger::default() };
         let lines = cpus(&ledger, &|uid| format!("default/{uid}"));
         let expected = [

@@ -14,7 +14,7 @@ use crate::model::types::PodUid;
 
 /// What a container has to itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct ExclusiveEntry {
     pub pod: PodUid,
     pub container: String,
     pub cpus: CpuSet,
@@ -23,7 +23,7 @@ pub(crate) struct Entry {
 
 /// What a container of a Guaranteed pod asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Request {
+pub(crate) struct ResourceRequest {
     pub container: String,
     /// It ends before others start, so that they may have what it had.
     pub is_init: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Request {
 
 /// Why a pod is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct AdmissionRefusal {
     pub reason: &'static str,
     pub message: String,
 }
@@ -44,7 +44,7 @@ pub(crate) const UNEXPECTED: &str = "UnexpectedAdmissionError";
 pub(crate) const SMT: &str = "SMTAlignmentError";
 pub(crate) const AFFINITY: &str = "TopologyAffinityError";
 
-impl Refusal {
+impl AdmissionRefusal {
     pub(crate) fn unexpected(why: &str) -> Self {
         Self { reason: UNEXPECTED, message: format!("Allocate failed due to {why}, which is unexpected") }
     }
@@ -68,7 +68,7 @@ pub(crate) struct CpuPolicy {
 
 /// What became of an allocation of an earlier process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct CpuChange {
     pub pod: PodUid,
     pub container: String,
     pub message: String,
@@ -84,12 +84,12 @@ pub(crate) struct Ledger {
     pub pod_scope: bool,
     /// `prefer-closest-numa-nodes`.
     pub closest: bool,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ExclusiveEntry>,
 }
 
 impl Ledger {
     #[must_use]
-    pub(crate) fn entry(&self, pod: &PodUid, container: &str) -> Option<&Entry> {
+    pub(crate) fn entry(&self, pod: &PodUid, container: &str) -> Option<&ExclusiveEntry> {
         self.entries.iter().find(|entry| entry.pod == *pod && entry.container == container)
     }
 
@@ -135,7 +135,7 @@ impl Ledger {
     }
 
     /// CPUs that ended init containers of the pod leave to the containers from `at` on.
-    fn reusable_cpus(&self, pod: &PodUid, requests: &[Request], at: usize) -> CpuSet {
+    fn reusable_cpus(&self, pod: &PodUid, requests: &[ResourceRequest], at: usize) -> CpuSet {
         let mut reusable = CpuSet::default();
         for request in requests.iter().take(at) {
             let Some(entry) = self.entry(pod, &request.container) else { continue };
@@ -146,7 +146,7 @@ impl Ledger {
     }
 
     /// What is left of the memory of the pod's init containers before `at`.
-    fn reusable_memory(&self, pod: &PodUid, requests: &[Request], at: usize) -> Vec<Block> {
+    fn reusable_memory(&self, pod: &PodUid, requests: &[ResourceRequest], at: usize) -> Vec<Block> {
         let mut blocks = Vec::new();
         for request in requests.iter().take(at).filter(|request| request.is_init && !request.is_sidecar) {
             let entry = self.entry(pod, &request.container);
@@ -157,13 +157,13 @@ impl Ledger {
 
     /// What CPUs and memory say of one container, or, with `None`, of the pod as a whole.
     #[must_use]
-    pub(crate) fn hints(&self, pod: &PodUid, requests: &[Request], at: Option<usize>) -> Vec<Hints> {
+    pub(crate) fn hints(&self, pod: &PodUid, requests: &[ResourceRequest], at: Option<usize>) -> Vec<Hints> {
         let (cpus, memory) = match at.and_then(|at| requests.get(at)) {
             Some(request) => (request.cpus, request.memory.clone()),
             None => totals(requests),
         };
-        let own = |request: &&Request| self.entry(pod, &request.container);
-        let entries: Vec<&Entry> = match at {
+        let own = |request: &&ResourceRequest| self.entry(pod, &request.container);
+        let entries: Vec<&ExclusiveEntry> = match at {
             Some(at) => requests.get(at).iter().filter_map(own).collect(),
             None => requests.iter().filter_map(|request| own(&request)).collect(),
         };
@@ -223,10 +223,10 @@ impl Ledger {
     pub(crate) fn allocate(
         &mut self,
         pod: &PodUid,
-        requests: &[Request],
+        requests: &[ResourceRequest],
         at: usize,
         hint: Hint,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AdmissionRefusal> {
         let Some(request) = requests.get(at) else { return Ok(()) };
         if self.entry(pod, &request.container).is_some() {
             return Ok(());
@@ -239,24 +239,25 @@ impl Ledger {
         if let Some(reserved) = self.memory.as_ref().filter(|_| !request.memory.is_empty()) {
             let reusable = self.reusable_memory(pod, requests, at);
             let chosen = self.tables(reserved).choose(&request.memory, &reusable, hint);
-            let nodes = chosen.map_err(|why| Refusal::unexpected(&why))?;
+            let nodes = chosen.map_err(|why| AdmissionRefusal::unexpected(&why))?;
             let block = |(kind, size): &MemoryRequest| Block { nodes, kind: kind.clone(), size: *size };
             memory = request.memory.iter().map(block).collect();
             self.use_again(pod, requests, at, &memory);
         }
         if !cpus.is_empty() || !memory.is_empty() {
             let container = request.container.clone();
-            self.entries.push(Entry { pod: pod.clone(), container, cpus, memory });
+            self.entries.push(ExclusiveEntry { pod: pod.clone(), container, cpus, memory });
         }
         Ok(())
     }
 
     /// What an init container leaves is counted once: for the container that uses it again.
-    fn use_again(&mut self, pod: &PodUid, requests: &[Request], at: usize, memory: &[Block]) {
+    fn use_again(&mut self, pod: &PodUid, requests: &[ResourceRequest], at: usize, memory: &[Block]) {
         for block in memory {
             let mut left = block.size;
             for request in requests.iter().take(at).filter(|request| request.is_init && !request.is_sidecar) {
-                let is_it = |entry: &&mut Entry| entry.pod == *pod && entry.container == request.container;
+                let is_it =
+                    |entry: &&mut ExclusiveEntry| entry.pod == *pod && entry.container == request.container;
                 let own = self.entries.iter_mut().find(is_it).into_iter().flat_map(|entry| &mut entry.memory);
                 for old in own.filter(|old| old.nodes == block.nodes && old.kind == block.kind) {
                     let part = old.size.min(left);
@@ -273,18 +274,18 @@ impl Ledger {
         count: usize,
         hint: Hint,
         reusable: &CpuSet,
-    ) -> Result<CpuSet, Refusal> {
+    ) -> Result<CpuSet, AdmissionRefusal> {
         let topology = &self.topology;
         let options = policy.options;
         if options.full_pcpus_only {
             let threads = topology.threads_per_core();
             if !count.is_multiple_of(threads) {
                 let text = format!("requested {count} cpus not multiple cpus per core = {threads}");
-                return Err(Refusal::smt(text));
+                return Err(AdmissionRefusal::smt(text));
             }
             let cores = self.default_set().minus(&topology.whole_cores(&policy.reserved)).len();
             if count > cores {
-                return Err(Refusal::smt(format!(
+                return Err(AdmissionRefusal::smt(format!(
                     "not enough free physical CPUs: available physical CPUs = {cores}, requested CPUs = {count}, \
                      CPUs per core = {threads}"
                 )));
@@ -295,7 +296,7 @@ impl Ledger {
             // A sibling of a reserved CPU is not a whole core.
             free = free.minus(&topology.whole_cores(&policy.reserved).minus(reusable));
         }
-        let unexpected = |why: String| Refusal::unexpected(&why);
+        let unexpected = |why: String| AdmissionRefusal::unexpected(&why);
         let mut taken = CpuSet::default();
         if let Some(nodes) = hint.nodes {
             let mut near = topology.of_nodes(nodes);
@@ -311,7 +312,7 @@ impl Ledger {
         let taken = taken.or(&rest);
         if options.full_pcpus_only && !is_whole(topology, &taken) {
             let cores = topology.whole_cores(&free).and(&free).len();
-            return Err(Refusal::smt(format!(
+            return Err(AdmissionRefusal::smt(format!(
                 "not enough free physical CPUs: available physical CPUs = {cores}, requested CPUs = {count}, CPUs per \
                  core = {}",
                 topology.threads_per_core()
@@ -328,14 +329,14 @@ impl Ledger {
     }
 
     /// Takes over the allocations of an earlier process, or of a kubelet: what still fits stays, what does not moves.
-    pub(crate) fn restore(&mut self, entries: Vec<Entry>) -> Vec<Change> {
+    pub(crate) fn restore(&mut self, entries: Vec<ExclusiveEntry>) -> Vec<CpuChange> {
         let mut changes = Vec::new();
         let nodes = self.topology.node_mask();
         for mut entry in entries {
             if self.memory.is_none() || entry.memory.iter().any(|block| block.nodes.0 & !nodes.0 != 0) {
                 entry.memory.clear();
             }
-            let of_pod = |other: &&Entry| other.pod == entry.pod;
+            let of_pod = |other: &&ExclusiveEntry| other.pod == entry.pod;
             let own =
                 self.entries.iter().filter(of_pod).fold(CpuSet::default(), |set, other| set.or(&other.cpus));
             let others = self.exclusive().minus(&own);
@@ -360,7 +361,7 @@ impl Ledger {
                             entry.cpus
                         ),
                     };
-                    changes.push(Change {
+                    changes.push(CpuChange {
                         pod: entry.pod.clone(),
                         container: entry.container.clone(),
                         message,
@@ -382,7 +383,7 @@ impl Ledger {
 }
 
 /// The larger of what the pod needs while it starts and while it runs.
-fn totals(requests: &[Request]) -> (usize, Vec<MemoryRequest>) {
+fn totals(requests: &[ResourceRequest]) -> (usize, Vec<MemoryRequest>) {
     let mut kinds: Vec<&str> = Vec::new();
     for (kind, _) in requests.iter().flat_map(|request| &request.memory) {
         if !kinds.contains(&kind.as_str()) {
@@ -397,7 +398,7 @@ fn totals(requests: &[Request]) -> (usize, Vec<MemoryRequest>) {
     (usize::try_from(cpus).unwrap_or(usize::MAX), memory)
 }
 
-fn total(requests: &[Request], amount: impl Fn(&Request) -> u64) -> u64 {
+fn total(requests: &[ResourceRequest], amount: impl Fn(&ResourceRequest) -> u64) -> u64 {
     let (mut sidecars, mut starting, mut running) = (0, 0, 0);
     for request in requests {
         let own = amount(request);

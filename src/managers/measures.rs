@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::cpu_set::NodeMask;
-use super::ledger::{Ledger, Refusal, Request};
+use super::ledger::{AdmissionRefusal, Ledger, ResourceRequest};
 use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
 
@@ -131,7 +131,12 @@ pub(super) fn aligned(scope: &str, boundary: &str, is_guaranteed: bool, reached:
 }
 
 /// One container was served, or could not be.
-pub(super) fn allocation(ledger: &Ledger, uid: &PodUid, request: &Request, refused: Option<&Refusal>) {
+pub(super) fn allocation(
+    ledger: &Ledger,
+    uid: &PodUid,
+    request: &ResourceRequest,
+    refused: Option<&AdmissionRefusal>,
+) {
     let of_memory = refused.is_some_and(|why| why.message.contains("[memorymanager]"));
     let full = ledger.cpu.is_some_and(|policy| policy.options.full_pcpus_only);
     let one = |name: &str, wanted: bool, families: [&'static Family; 2], failed: bool| {

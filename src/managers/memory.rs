@@ -120,7 +120,7 @@ impl Tables {
         self.rows.iter().filter(|row| row.kind == kind && nodes.contains(row.node)).map(of).sum()
     }
 
-    /// Nobody else may be split by, or mixed with, what these nodes serve.
+    /// No other group of nodes may be split by, or mixed with, what these nodes serve.
     fn may_serve(&self, nodes: NodeMask) -> bool {
         self.uses.iter().filter(|(node, ..)| nodes.contains(*node)).all(|(_, count, group)| {
             if nodes.count() == 1 { group.count() <= 1 } else { *count == 0 || *group == nodes }

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use crate::agent::config::Resolved;
-use crate::managers::{Change, ManagersConfig, RECORD, ResourceManagers};
+use crate::managers::{CpuChange, ManagersConfig, RECORD, ResourceManagers};
 use crate::pod::events::{EventRecorder, EventType, container_path};
 use crate::pod::executor::ExecutorConfig;
 use crate::store::{Loaded, StoreHandle};
@@ -19,7 +19,7 @@ pub(super) async fn open(
     executor: &mut ExecutorConfig,
     loaded: &Loaded,
     store: &StoreHandle,
-) -> Result<Vec<Change>, String> {
+) -> Result<Vec<CpuChange>, String> {
     let kubelet = &resolved.kubelet;
     let (all, left) = (&executor.capacity, &executor.allocatable);
     let mut reserved_memory = Vec::new();
@@ -53,9 +53,9 @@ pub(super) async fn open(
 }
 
 /// Says which containers have other CPUs than before.
-pub(super) fn report(changes: &[Change], loaded: &Loaded, events: &EventRecorder) {
+pub(super) fn report(changes: &[CpuChange], loaded: &Loaded, events: &EventRecorder) {
     let pods = || loaded.desired.iter().flat_map(|source| &source.pods);
-    for Change { pod: uid, container, message } in changes {
+    for CpuChange { pod: uid, container, message } in changes {
         let Some(found) = pods().find(|each| each.pod.metadata.uid == *uid) else { continue };
         let pod = found.pod.pod_ref();
         log::warn!(pod:% = pod, container = container; "Changed exclusive CPUs: {message}");

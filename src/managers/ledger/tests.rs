@@ -28,16 +28,16 @@ fn ledger(cpus: u32, threads: u32, nodes: u32, reserved: &str) -> Ledger {
     Ledger { topology, cpu: Some(policy), ..Ledger::default() }
 }
 
-fn app(container: &str, cpus: usize) -> Request {
-    Request { container: container.to_owned(), cpus, ..Request::default() }
+fn app(container: &str, cpus: usize) -> ResourceRequest {
+    ResourceRequest { container: container.to_owned(), cpus, ..ResourceRequest::default() }
 }
 
-fn init(container: &str, cpus: usize) -> Request {
-    Request { is_init: true, ..app(container, cpus) }
+fn init(container: &str, cpus: usize) -> ResourceRequest {
+    ResourceRequest { is_init: true, ..app(container, cpus) }
 }
 
-fn sidecar(container: &str, cpus: usize) -> Request {
-    Request { is_sidecar: true, ..init(container, cpus) }
+fn sidecar(container: &str, cpus: usize) -> ResourceRequest {
+    ResourceRequest { is_sidecar: true, ..init(container, cpus) }
 }
 
 fn uid(name: &str) -> PodUid {
@@ -45,7 +45,7 @@ fn uid(name: &str) -> PodUid {
 }
 
 /// Admits all containers without a topology policy.
-fn admit(ledger: &mut Ledger, pod: &str, requests: &[Request]) -> Result<(), Refusal> {
+fn admit(ledger: &mut Ledger, pod: &str, requests: &[ResourceRequest]) -> Result<(), AdmissionRefusal> {
     (0..requests.len()).try_for_each(|at| ledger.allocate(&uid(pod), requests, at, Hint::default()))
 }
 
@@ -68,7 +68,7 @@ fn two_cpus_serve_one_exclusive_container() {
 }
 
 #[test]
-fn cpus_of_init_containers_are_used_again_and_those_of_sidecars_are_not() {
+fn init_containers_lend_cpus_and_sidecars_keep_them() {
     let mut board = ledger(8, 1, 1, "0");
     admit(&mut board, "p", &[init("i", 4), app("a", 2), app("b", 2)]).unwrap();
     assert_eq!(cpus(&board, "p", "i"), "1-4");
@@ -129,7 +129,7 @@ fn isolated_cpus_are_not_shared() {
 #[test]
 fn cpus_hints_are_of_nodes_with_enough_free_ones() {
     let mut server = ledger(8, 1, 2, "0");
-    let shown = |server: &Ledger, pod: &str, requests: &[Request], at| {
+    let shown = |server: &Ledger, pod: &str, requests: &[ResourceRequest], at| {
         let hints = server.hints(&uid(pod), requests, at).remove(0);
         let one = |hint: &Hint| format!("{}{}", hint.nodes.unwrap(), if hint.preferred { "" } else { "?" });
         hints.map_or("any".to_owned(), |hints| hints.iter().map(one).collect::<Vec<_>>().join(" "))
@@ -163,8 +163,10 @@ fn more_than_the_hint_has_comes_from_elsewhere() {
 fn memory_is_taken_beside_the_cpus() {
     let mut server = ledger(8, 1, 2, "0");
     server.memory = Some(vec![(0, "memory".to_owned(), GIB)]);
-    let with =
-        |request: Request, gib: u64| Request { memory: vec![("memory".to_owned(), gib * GIB)], ..request };
+    let with = |request: ResourceRequest, gib: u64| ResourceRequest {
+        memory: vec![("memory".to_owned(), gib * GIB)],
+        ..request
+    };
     let requests = [with(init("i", 0), 8), with(app("a", 2), 6), with(app("b", 0), 2)];
     let near = Hint { nodes: Some(NodeMask(2)), preferred: true };
     (0..3).for_each(|at| server.allocate(&uid("p"), &requests, at, near).unwrap());
@@ -184,13 +186,13 @@ fn memory_is_taken_beside_the_cpus() {
 
 #[test]
 fn a_changed_machine_keeps_what_fits_and_moves_the_rest() {
-    let entry = |pod: &str, cpus: &str| Entry {
+    let entry = |pod: &str, cpus: &str| ExclusiveEntry {
         pod: uid(pod),
         container: "a".to_owned(),
         cpus: set(cpus),
         memory: Vec::new(),
     };
-    let restored = |mut board: Ledger, entries: &[Entry]| {
+    let restored = |mut board: Ledger, entries: &[ExclusiveEntry]| {
         let changes = board.restore(entries.to_vec());
         let messages: Vec<String> = changes.into_iter().map(|change| change.message).collect();
         (board, messages)

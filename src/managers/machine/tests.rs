@@ -3,9 +3,9 @@ use crate::managers::cpus::{CpuOptions, reserve, take};
 use crate::managers::topology::Level;
 
 /// A directory with the files that a kernel shows; each line is a path below `devices/system` and its content.
-struct Tree(PathBuf);
+struct SysfsTree(PathBuf);
 
-impl Tree {
+impl SysfsTree {
     fn new(name: &str, files: &str) -> Self {
         let root = std::env::temp_dir().join(format!("edge-agent-sysfs-{name}-{}", std::process::id()));
         for line in files.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -20,7 +20,7 @@ impl Tree {
     }
 }
 
-impl Drop for Tree {
+impl Drop for SysfsTree {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }
@@ -112,20 +112,20 @@ fn boards_and_servers_are_read_from_sysfs() {
         ("sockets", TWO_SOCKETS, [8, 4, 2, 2, 2]),
     ];
     for (name, files, expected) in cases {
-        let tree = Tree::new(name, files);
+        let tree = SysfsTree::new(name, files);
         assert_eq!(counts(&read(&tree.0, 1 << 30)), expected, "{name}");
     }
 }
 
 #[test]
 fn memory_is_that_of_each_node() {
-    let tree = Tree::new("memory-pi4", PI_4);
+    let tree = SysfsTree::new("memory-pi4", PI_4);
     let nodes = read(&tree.0, 1 << 30).nodes;
     assert_eq!((nodes.len(), nodes[0].memory[0].total), (1, 1 << 30), "no node says it: the machine's");
-    let tree = Tree::new("memory-pi5", PI_5);
+    let tree = SysfsTree::new("memory-pi5", PI_5);
     let nodes = read(&tree.0, 0).nodes;
     assert_eq!((nodes.len(), nodes[1].memory[0].total), (2, 4_108_288 << 10), "a node without CPUs");
-    let tree = Tree::new("memory-hybrid", HYBRID);
+    let tree = SysfsTree::new("memory-hybrid", HYBRID);
     let memory = read(&tree.0, 0).nodes.remove(0).memory;
     let memory: Vec<(&str, u64)> = memory.iter().map(|own| (own.kind.as_str(), own.total)).collect();
     assert_eq!(memory, [("hugepages-2Mi", 128 << 20), ("hugepages-1Gi", 0), ("memory", 16_137_340 << 10)]);
@@ -133,13 +133,13 @@ fn memory_is_that_of_each_node() {
 
 #[test]
 fn allocation_on_real_trees() {
-    let tree = Tree::new("take-pi5", PI_5);
+    let tree = SysfsTree::new("take-pi5", PI_5);
     let board = read(&tree.0, 0);
     assert_eq!(board.isolated.to_string(), "3");
     let options = CpuOptions::default();
     assert_eq!(take(&board, options, &board.all(), 1).unwrap().to_string(), "3", "the isolated one");
     assert_eq!(reserve(&board, options, 1).to_string(), "0");
-    let tree = Tree::new("take-sockets", TWO_SOCKETS);
+    let tree = SysfsTree::new("take-sockets", TWO_SOCKETS);
     let server = read(&tree.0, 0);
     assert_eq!(take(&server, options, &server.all(), 4).unwrap().to_string(), "0-1,4-5", "one socket");
     assert_eq!(take(&server, options, &CpuSet::parse("1-7").unwrap(), 2).unwrap().to_string(), "1,5");
@@ -147,7 +147,7 @@ fn allocation_on_real_trees() {
 
 #[test]
 fn an_offline_sibling_leaves_a_core_of_one() {
-    let tree = Tree::new("offline", TWO_SOCKETS);
+    let tree = SysfsTree::new("offline", TWO_SOCKETS);
     std::fs::write(tree.0.join("devices/system/cpu/online"), "0-3,5-7\n").unwrap();
     let server = read(&tree.0, 0);
     assert_eq!(counts(&server), [7, 4, 2, 2, 2]);

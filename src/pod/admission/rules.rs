@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::devices::rules::{NOT_ALLOWED, check_allowed};
-use crate::managers::Refusal;
+use crate::managers::AdmissionRefusal;
 use crate::managers::ledger::{AFFINITY, SMT, UNEXPECTED};
 use crate::model::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceList, StringMap};
 use crate::model::containers::is_sidecar;
@@ -60,7 +60,7 @@ impl Rejection {
 
     /// The resource managers or a device plugin had not what an admitted pod asks for.
     #[must_use]
-    pub(in crate::pod) fn of_allocation(refusal: Refusal) -> Self {
+    pub(in crate::pod) fn of_allocation(refusal: AdmissionRefusal) -> Self {
         Self { reason: refusal.reason.to_owned(), message: refusal.message }
     }
 

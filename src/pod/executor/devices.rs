@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::devices::allocation::is_extended;
 use crate::devices::cdi;
 use crate::devices::rules::{DeviceRequest, NOT_FOUND, by_annotation, by_volume, volume_paths};
-use crate::managers::Refusal;
+use crate::managers::AdmissionRefusal;
 use crate::model::api::pod::{Container, Pod};
 use crate::model::types::PodUid;
 use crate::platform::logging::chain;
@@ -66,7 +66,7 @@ impl<R: Runtime> Executor<R> {
     ///
     /// # Errors
     /// Why the allocation failed, in upstream's words.
-    pub(in crate::pod) async fn allocate_devices(&self, pod: &Pod) -> Result<(), Refusal> {
+    pub(in crate::pod) async fn allocate_devices(&self, pod: &Pod) -> Result<(), AdmissionRefusal> {
         let devices = &self.config.devices;
         let is_guaranteed = qos_class(pod) == QosClass::Guaranteed;
         let allocated = self.config.managers.admit(pod, is_guaranteed, devices).await;
