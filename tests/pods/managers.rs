@@ -205,7 +205,7 @@ fn what_is_exclusive_is_told_to_monitors() {
     let socket = node.agent.root_dir().join("pod-resources/kubelet.sock");
     let client = PluginClient::new(socket);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let call = |path: &str| {
+    let call = |path: &'static str| {
         let answer = runtime.block_on(async { client.call(path, Vec::new(), PATIENCE).await });
         answer.expect("an answer of the pod resources API")
     };
