@@ -12,6 +12,7 @@ mod cgroup_root;
 pub mod embedded;
 mod joined;
 mod local_node;
+mod managers;
 mod plugins;
 pub mod previous_runtimes;
 mod reload;

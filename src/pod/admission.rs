@@ -127,7 +127,8 @@ impl Admission {
     ) -> (Result<(), PendingResize>, BTreeSet<PodUid>) {
         let impossible = {
             let state = self.shared.state.borrow();
-            infeasible(current, wanted).or_else(|| beyond_node(wanted, &state.node))
+            infeasible(current, wanted, state.node.static_policies)
+                .or_else(|| beyond_node(wanted, &state.node))
         };
         if let Some(message) = impossible {
             return (Err(PendingResize::infeasible(message)), self.reserve(current));

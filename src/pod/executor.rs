@@ -5,6 +5,7 @@
 mod cgroups;
 mod config;
 mod counts;
+mod cpus;
 mod device_waits;
 mod devices;
 mod files;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use crate::devices::DeviceManager;
+use crate::managers::ResourceManagers;
 use crate::model::api::pod::{Container, Pod, ResourceRequirements};
 use crate::model::containers::{ContainerKind, find_container};
 use crate::model::objects::ObjectLookup;
@@ -106,6 +108,7 @@ pub struct ExecutorConfig {
     pub user_ids: NodeIds,
     pub objects: Rc<dyn ObjectLookup>,
     pub devices: DeviceManager,
+    pub managers: ResourceManagers,
     /// Directories of CDI specifications; none for a runtime that reads them itself.
     pub cdi_directories: Vec<PathBuf>,
 }
@@ -129,6 +132,8 @@ pub struct Executor<R> {
     config: ExecutorConfig,
     cgroup_driver: OnceCell<CgroupDriver>,
     cgroups: PodCgroups,
+    /// Held while the CPUs of running containers are written.
+    settling: tokio::sync::Mutex<()>,
     volumes: Rc<Volumes>,
     users: UserNamespaces,
     hooks: Rc<HookRunner<R>>,
@@ -167,6 +172,7 @@ impl<R: Runtime> Executor<R> {
             config,
             cgroup_driver: OnceCell::new(),
             cgroups: PodCgroups::default(),
+            settling: tokio::sync::Mutex::default(),
             volumes,
             users,
             hooks,
@@ -458,6 +464,7 @@ impl<R: Runtime> Executor<R> {
             },
         )?;
         self.event(run.pod, field_path, EventType::Normal, "Created", "Container created");
+        self.settle_before_start(run.pod, container, &id, &config.resources.cpuset_cpus).await;
         self.runtime.start_container(&id).await.map_err(|error| failed("RunContainerError", &error))?;
         self.event(run.pod, field_path, EventType::Normal, "Started", "Container started");
         self.make_log_link(

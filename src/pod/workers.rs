@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::devices::DeviceManager;
+use crate::managers::ResourceManagers;
 use crate::model::api::pod::{Pod, PodStatus, StringMap};
 use crate::model::back_off::BackOffLimits;
 use crate::model::node_changes::{NodeChanges, Taint};
@@ -296,6 +297,8 @@ impl<R: Runtime> PodWorkers<R> {
             shared.deps.executor.sweep_cgroups(known).await;
             let known = shared.workers.borrow().keys().cloned().collect();
             shared.deps.executor.devices().retain(&known).await;
+            shared.deps.executor.managers().retain(&known).await;
+            shared.deps.executor.settle_cpus().await;
         });
     }
 
@@ -321,6 +324,11 @@ impl<R: Runtime> PodWorkers<R> {
         self.shared.deps.executor.devices().clone()
     }
 
+    #[must_use]
+    pub(crate) fn managers(&self) -> ResourceManagers {
+        self.shared.deps.executor.managers().clone()
+    }
+
     /// Wakes pods that wait for devices when more become available; runs as long as the process.
     #[must_use]
     pub(crate) fn follow_devices(&self) -> JoinHandle<()> {
@@ -332,6 +340,21 @@ impl<R: Runtime> PodWorkers<R> {
                 let (_, healthy) = shared.deps.executor.devices().totals();
                 shared.wake(shared.deps.admission.set_devices(healthy));
             }
+        })
+    }
+
+    /// Writes the CPUs of containers that should have others, now and after each period; `None` when no policy
+    /// chooses CPUs.
+    #[must_use]
+    pub(crate) fn follow_cpus(&self, period: Duration) -> Option<JoinHandle<()>> {
+        let shared = Rc::clone(&self.shared);
+        shared.deps.executor.managers().pins_cpus().then(|| {
+            rt::spawn("CPUs of containers", async move {
+                loop {
+                    shared.deps.executor.settle_cpus().await;
+                    tokio::time::sleep(period).await;
+                }
+            })
         })
     }
 

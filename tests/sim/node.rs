@@ -532,6 +532,7 @@ impl Node {
             objects: Rc::<LocalObjects>::clone(objects),
             devices: DeviceManager::open(&self.path("device-plugins")),
             cdi_directories: Vec::new(),
+            managers: edge_agent::managers::ResourceManagers::default(),
         }
     }
 }

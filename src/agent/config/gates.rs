@@ -96,10 +96,14 @@ pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
 }
 
 /// The gates that switch something here. All others are locked: the feature is always on, or not part of this version.
-const ACTED_ON: [&str; 6] = [
+const ACTED_ON: [&str; 10] = [
+    "CPUManagerPolicyAlphaOptions",
+    "CPUManagerPolicyBetaOptions",
+    "DisableCPUQuotaWithExclusiveCPUs",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
     "KubeletCrashLoopBackOffMax",
+    "MemoryQoS",
     "NodeLogQuery",
     "ReduceDefaultCrashLoopBackOffDecay",
     "RotateKubeletServerCertificate",

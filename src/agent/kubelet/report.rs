@@ -16,6 +16,7 @@ use crate::cluster::ClusterState;
 use crate::desired::pod_config::SourceView;
 use crate::desired::pod_config::edit::API_ORIGIN;
 use crate::desired::pod_config::notes::{Mirror, Notes};
+use crate::managers::ResourceManagers;
 use crate::model::disruption::Pressure;
 use crate::model::objects::LocalObjects;
 use crate::model::types::{PodSource, PodUid, Timestamp};
@@ -81,6 +82,7 @@ pub struct LoopView {
     version: watch::Sender<u64>,
     served: Notify,
     plugin_trouble: RefCell<Option<String>>,
+    managers: OnceCell<ResourceManagers>,
     cluster: RefCell<Option<Rc<ClusterState>>>,
 }
 
@@ -99,6 +101,7 @@ impl LoopView {
             version: watch::Sender::new(0),
             served: Notify::new(),
             plugin_trouble: RefCell::default(),
+            managers: OnceCell::new(),
             cluster: RefCell::default(),
         }
     }
@@ -185,6 +188,11 @@ impl LoopView {
                 state.serving.insert(server, trouble.to_owned()).is_none_or(|before| before != trouble)
             }
         }
+    }
+
+    /// Who has which CPUs is shown from now on.
+    pub(super) fn show_managers(&self, managers: &ResourceManagers) {
+        let _ = self.managers.set(managers.clone());
     }
 
     pub(super) fn set_image_problems(&self, problems: ImageProblems) {
@@ -333,7 +341,15 @@ impl LoopView {
         let lost = object_trouble.lost.as_ref().filter(|_| !state.sources.values().all(|view| view.seen));
         let trouble = state.store_trouble.as_ref().or(object_trouble.key.as_ref()).or(lost);
         let objects = self.objects.get().map(|objects| objects.all()).unwrap_or_default();
+        let pods = statuses.all_pods();
+        let name = |uid: &PodUid| {
+            let pod = pods.iter().find(|pod| pod.metadata.uid == *uid);
+            pod.map_or_else(|| uid.to_string(), |pod| pod.pod_ref().to_string())
+        };
+        let (cpus, memory) = self.managers.get().map(|managers| managers.drawn(&name)).unwrap_or_default();
         AgentReport {
+            cpus,
+            memory,
             version: identity.version.clone(),
             pid: std::process::id(),
             started_at: Some(identity.started_at),
@@ -342,7 +358,7 @@ impl LoopView {
             runtime: state.runtime.clone(),
             cluster: self.cluster.borrow().as_ref().map(|cluster| cluster.report()),
             sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
-            pods: statuses.all_pods(),
+            pods,
             object_counts: ObjectCounts::of(objects.iter().map(|known| &known.object.key)),
             objects: detail
                 .reports(objects.iter().map(|known| (&*known.object, &*known.origin)), &identity.volumes_dir),

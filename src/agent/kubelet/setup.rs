@@ -34,7 +34,9 @@ use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::ServingError;
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
-use crate::agent::kubelet::{Kubelet, cgroup_root, embedded, node_manager, plugins, resources, services};
+use crate::agent::kubelet::{
+    Kubelet, cgroup_root, embedded, managers, node_manager, plugins, resources, services,
+};
 use crate::cluster::review::Reviews;
 use crate::desired::kinds::addresses::ServiceRanges;
 use crate::desired::pod_config::PodConfig;
@@ -107,6 +109,9 @@ pub enum SetupError {
     /// More is reserved than the node has. Upstream's message.
     #[error("invalid Node Allocatable configuration. {0}")]
     Reservations(String),
+    /// Upstream's message.
+    #[error("the CPU, memory and topology manager policies do not suit this machine: {0}")]
+    Managers(String),
     /// The machine is not as the configuration demands.
     #[error("{0}")]
     Host(String),
@@ -281,6 +286,7 @@ async fn run_with<R: SandboxStreams>(
         let config = (house.node.clone(), house.stats(resolved));
         node_manager::start(config, pods, &needs).into_iter().chain(ending)
     });
+    let cpus = kubelet.workers.follow_cpus(resolved.kubelet.cpu_manager_reconcile_period.to_std());
     let plugins = if resolved.kubelet.run_once {
         Vec::new()
     } else {
@@ -289,7 +295,7 @@ async fn run_with<R: SandboxStreams>(
     let following = rt::spawn("configuration", reload::follow(house.reloading(resolved, &kubelet.workers)));
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
-    let keeping = keeping.into_iter().flatten().chain(plugins).chain(services).chain(controllers);
+    let keeping = keeping.into_iter().flatten().chain(plugins).chain(cpus).chain(services).chain(controllers);
     for task in sources.into_iter().chain(servers).chain([logs, following]).chain(keeping) {
         task.abort();
     }
@@ -401,12 +407,14 @@ impl<R: Runtime> AgentParts<R> {
             (Rc::clone(&cluster_objects), shown),
         ));
         let services = services::ranges(resolved, &loaded);
-        let executor = {
+        let mut executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
             configs::executor(resolved, user_ids, &lookup, services.as_ref())
                 .map_err(SetupError::Reservations)?
         };
+        let changes = managers::open(resolved, &mut executor, &loaded, &store).await;
+        let changes = changes.map_err(SetupError::Managers)?;
         share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
         if let Some(bytes) = resolved.flags.container_log_ram {
@@ -418,6 +426,7 @@ impl<R: Runtime> AgentParts<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         report_upgrade(root, &events);
+        managers::report(&changes, &loaded, &events);
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -446,6 +455,7 @@ impl<R: Runtime> AgentParts<R> {
         let seen = (facts, Rc::<NodeObjects>::clone(&lookup));
         let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
         view.show_objects(&objects);
+        view.show_managers(&executor.managers);
         let restored =
             joined::restore(resolved, &loaded, (&admission, &*runtime), seen, (&store, &events, &clock));
         Ok(Self {

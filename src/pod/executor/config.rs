@@ -26,9 +26,7 @@ use crate::pod::network::{
     parse_resolv_conf, pod_dns, port_mappings, sandbox_hostname, sort_pod_ips,
 };
 use crate::pod::plan::{StartContainer, resize};
-use crate::pod::resources::{
-    container_resources, overhead_resources, pod_cgroup_parent, qos_class, sandbox_resources,
-};
+use crate::pod::resources::{overhead_resources, pod_cgroup_parent, qos_class, sandbox_resources};
 use crate::pod::runtime_class::{by_class_name, find_class, handler};
 use crate::pod::security::{
     SecurityDefaults, SecurityIds, check_run_as_non_root, container_security, ephemeral_target, namespaces,
@@ -185,7 +183,7 @@ impl<R: Runtime> Executor<R> {
             tty: container.tty,
             labels: container_labels(pod, container),
             annotations: container_annotations(pod, container, start.attempt),
-            resources: container_resources(pod, container, &self.config.capacity, &self.config.resources),
+            resources: self.resources_of(pod, container),
             security: container_security(pod, container, image, &groups, &defaults, ids),
             stop_signal: stop_signal(container),
         };

@@ -25,6 +25,7 @@ use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Remembered;
 use crate::desired::source::url::UrlConfig;
 use crate::devices::cdi;
+use crate::managers::ResourceManagers;
 use crate::model::api::pod::ResourceList;
 use crate::model::api::quantity::Quantity;
 use crate::model::back_off::BackOffLimits;
@@ -131,7 +132,10 @@ pub(crate) fn cgroups(kubelet: &KubeletConfiguration) -> (CgroupLayout, CgroupCo
 }
 
 /// How resources are translated to cgroup values.
-fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFlags {
+fn resource_flags(resolved: &Resolved, cgroup_v2: bool, allocatable: i64) -> ResourceFlags {
+    let kubelet = &resolved.kubelet;
+    #[expect(clippy::cast_possible_truncation, reason = "at most a million")]
+    let throttling = (kubelet.memory_throttling_factor * 1e6) as i64;
     let period = kubelet.cpu_cfs_quota_period.to_std().as_micros();
     ResourceFlags {
         cpu_cfs_quota: kubelet.cpu_cfs_quota,
@@ -139,6 +143,7 @@ fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFl
         single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!cgroup_v2),
         limited_swap: kubelet.memory_swap_swap_behavior == "LimitedSwap",
         pod_pids_limit: Some(kubelet.pod_pids_limit).filter(|limit| *limit > 0),
+        memory_qos: resolved.feature_gates.enabled("MemoryQoS").then_some((throttling, allocatable)),
     }
 }
 
@@ -201,7 +206,7 @@ pub(super) fn executor(
         seccomp_dir: root.join("seccomp"),
         node_name: resolved.node_name.clone(),
         node_ips: node_ips(resolved.node_ips.clone(), &own_ranges(resolved)),
-        resources: resource_flags(kubelet, cgroup.v2),
+        resources: resource_flags(resolved, cgroup.v2, resources.allocatable.memory_bytes),
         capacity: resources.capacity,
         allocatable: resources.allocatable,
         layout,
@@ -212,6 +217,7 @@ pub(super) fn executor(
         user_ids,
         objects: Rc::<NodeObjects>::clone(objects),
         devices: plugins::manager(root),
+        managers: ResourceManagers::default(),
         // Otherwise the runtime reads the specifications.
         cdi_directories: if is_embedded { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() },
     })
