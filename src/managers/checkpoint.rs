@@ -12,7 +12,7 @@ use super::ledger::ExclusiveEntry;
 use super::memory::Block;
 use crate::model::types::PodUid;
 
-/// Our record.
+/// The text of the record in the store.
 #[must_use]
 pub(super) fn write(policy: &str, entries: &[ExclusiveEntry]) -> String {
     let block = |block: &Block| json!([block.nodes.0, block.kind, block.size]);
