@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 pub use crate::model::duration::{DurationError, GoDuration};
-pub(crate) use changes::Changes;
+pub(crate) use changes::ConfigChanges;
 pub use cri::CriFlags;
 pub use error::{ConfigError, ConfigFinding, FileError, Findings, FlagError, RunOnceError};
 pub use fields::{
@@ -147,7 +147,7 @@ impl Resolved {
     }
 
     /// The fields that differ from the configuration at the start, and from the one taken over last.
-    pub(crate) fn changes_since(&self, start: &Value, last: &Value) -> Changes {
+    pub(crate) fn changes_since(&self, start: &Value, last: &Value) -> ConfigChanges {
         changes::changes(start, last, &self.document)
     }
 

@@ -9,7 +9,7 @@ use super::tree;
 
 /// The changed fields by their paths.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct ConfigChanges {
     /// A running agent takes their new values over.
     pub at_once: Vec<&'static str>,
     /// Their new values are in force after the agent's next start.
@@ -17,8 +17,8 @@ pub struct Changes {
 }
 
 /// Compares with `start`, the configuration at the start of the process, and `last`, the one that was taken over last.
-pub(super) fn changes(start: &Value, last: &Value, new: &Value) -> Changes {
-    let mut changes = Changes::default();
+pub(super) fn changes(start: &Value, last: &Value, new: &Value) -> ConfigChanges {
+    let mut changes = ConfigChanges::default();
     for field in FIELDS {
         let value = tree::get(new, field.path);
         if field.is_reloaded() {
@@ -44,8 +44,8 @@ mod tests {
             json!({"port": 1, "maxPods": 10, "clusterDNS": ["10.0.0.1"], "logging": {"verbosity": 0}});
         let last = json!({"port": 1, "maxPods": 9, "clusterDNS": ["10.0.0.2"], "logging": {"verbosity": 0}});
         let new = json!({"port": 2, "maxPods": 10, "clusterDNS": ["10.0.0.2"], "logging": {"verbosity": 4}});
-        let expected = Changes { at_once: vec!["logging.verbosity"], at_restart: vec!["port"] };
+        let expected = ConfigChanges { at_once: vec!["logging.verbosity"], at_restart: vec!["port"] };
         assert_eq!(changes(&start, &last, &new), expected);
-        assert_eq!(changes(&start, &start, &start), Changes::default());
+        assert_eq!(changes(&start, &start, &start), ConfigChanges::default());
     }
 }

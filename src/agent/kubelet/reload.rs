@@ -65,14 +65,14 @@ pub(super) async fn follow(parts: ReloadParts) {
 }
 
 /// The directories of the configuration file and of the drop-ins.
-struct Watched {
+struct WatchedFiles {
     watcher: Watcher,
     /// The directory of the file, which may hold others, and its name.
     file: Option<(WatchId, OsString)>,
     drop_ins: Option<WatchId>,
 }
 
-impl Watched {
+impl WatchedFiles {
     fn is_of_configuration(&self, event: &InotifyEvent) -> bool {
         match event {
             InotifyEvent::Entry { watch, .. } if self.drop_ins == Some(*watch) => true,
@@ -87,12 +87,12 @@ impl Watched {
 }
 
 /// `None` without files.
-fn watch(parts: &ReloadParts) -> Result<Option<Watched>, InotifyError> {
+fn watch(parts: &ReloadParts) -> Result<Option<WatchedFiles>, InotifyError> {
     if parts.file.is_none() && parts.drop_ins.is_none() {
         return Ok(None);
     }
     let watcher = Watcher::new()?;
-    let mut watched = Watched { watcher, file: None, drop_ins: None };
+    let mut watched = WatchedFiles { watcher, file: None, drop_ins: None };
     if let Some(file) = &parts.file {
         let directory = file.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let name = file.file_name().map(OsStr::to_owned).unwrap_or_default();
@@ -106,7 +106,7 @@ fn watch(parts: &ReloadParts) -> Result<Option<Watched>, InotifyError> {
 
 /// Returns when something has happened to the files, and nothing more for a moment. Cancel safe: what it forgets is read
 /// by the reload for which it was dropped.
-async fn changed(watched: Option<&Watched>) {
+async fn changed(watched: Option<&WatchedFiles>) {
     let Some(watched) = watched else { return std::future::pending().await };
     let mut events = Vec::new();
     let mut is_changed = false;

@@ -11,6 +11,7 @@ pub(super) mod node_facts;
 mod process;
 mod reloading;
 mod servers;
+mod sources;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -42,8 +43,6 @@ use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
-use crate::desired::source::file::{FileConfig, FileSource};
-use crate::desired::source::url::UrlSource;
 use crate::model::objects::{ClusterFacts, LocalObjects, NodeFacts, NodeObjects, VOLUMES_DIR};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
@@ -54,7 +53,7 @@ use crate::node::shutdown::InitSystem;
 use crate::node::stats::Stats;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
-use crate::platform::http::{HttpClient, HttpError, shown_url};
+use crate::platform::http::HttpError;
 use crate::platform::rt;
 use crate::platform::rt::live::Live;
 use crate::platform::rt::notify::{Notifier, NotifyError, watchdog_interval};
@@ -492,47 +491,6 @@ impl<R: Runtime> AgentParts<R> {
             accepts: BTreeMap::new(),
             sync_frequency: resolved.kubelet.sync_frequency.to_std(),
         })
-    }
-
-    fn start_sources(
-        &mut self,
-        resolved: &Resolved,
-        updates: &mpsc::Sender<SourceUpdate>,
-    ) -> Result<Vec<JoinHandle<()>>, SetupError> {
-        let kubelet = &resolved.kubelet;
-        let restored_state = |source| configs::restored_state(&self.loaded, source);
-        let mut accepts = BTreeMap::new();
-        let mut accepting = |source: PodSource| {
-            let (sender, receiver) = mpsc::channel(1);
-            accepts.insert(source, sender);
-            receiver
-        };
-        let mut tasks = Vec::new();
-        if !kubelet.static_pod_path.is_empty() {
-            let config = FileConfig {
-                path: PathBuf::from(&kubelet.static_pod_path),
-                check_frequency: kubelet.file_check_frequency.to_std(),
-                node_name: resolved.node_name.clone(),
-            };
-            log::info!(path = kubelet.static_pod_path; "Adding static pod path");
-            let remembered = restored_state(PodSource::File);
-            let source =
-                FileSource::new(config, remembered, self.clock.clone()).accepting(accepting(PodSource::File));
-            tasks.push(rt::spawn("file source", source.run(updates.clone())));
-        }
-        if !kubelet.static_pod_url.is_empty() {
-            let config = configs::url_source(resolved);
-            log::info!(url = shown_url(&config.url); "Adding pod URL");
-            let http = HttpClient::start().map_err(SetupError::Http)?;
-            let source = UrlSource::new(config, restored_state(PodSource::Http), http, self.clock.clone())
-                .accepting(accepting(PodSource::Http));
-            tasks.push(rt::spawn("URL source", source.run(updates.clone())));
-        }
-        if let Some(joined) = &mut self.joined {
-            joined.accepts = Some(accepting(PodSource::Cluster));
-        }
-        self.accepts = accepts;
-        Ok(tasks)
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {

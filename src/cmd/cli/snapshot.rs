@@ -16,6 +16,7 @@ use super::args::{CliOptions, Command, UsageError};
 use super::claims::{Refusal, Size, check_mounts, check_names, check_unused, remove, root_dir};
 use super::table::render;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, offline, print};
+use crate::cmd::help;
 use crate::model::names;
 use crate::model::objects::{ObjectKey, ObjectKind, SNAPSHOTS_DIR, VOLUMES_DIR};
 use crate::platform::logging::chain;
@@ -23,29 +24,6 @@ use crate::platform::sys::dir::{Handle, Mounts};
 use crate::platform::sys::layer;
 use crate::serve::server::AgentReport;
 use crate::serve::server::report::ObjectDetail;
-
-const HELP: &str = "\
-Take, list, restore and delete snapshots of a PersistentVolumeClaim's data on this node.
-
-Usage: agent snapshot create CLAIM [NAME] [options]
-       agent snapshot list [CLAIM] [options]
-       agent snapshot restore CLAIM NAME [options]
-       agent snapshot delete CLAIM NAME [options]
-
-A snapshot shares its blocks with the claim on Btrfs and XFS, and costs what changes later. On other file systems it is
-a copy, which needs --copy. Each file is copied as it is at that moment: stop the pod first (agent stop, or remove its
-manifest) if its files must agree with each other. Extended attributes, pipes, devices and sockets are not copied. To restore, the pods
-that use the claim must have ended; the data that the claim has then is replaced.
-
-Options:
-      --copy            Copy the data where the file system cannot share blocks
-  -n, --namespace NAME  Namespace of the claim (default \"default\")
-      --socket PATH     Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR    The agent's root directory (default /var/lib/kubelet); read when it is not running
-  -h, --help            Show this help
-
-Exit status: 0 on success, 1 if nothing was done, 2 for bad usage.
-";
 
 /// A copy that is not complete, or one that is being removed: it is no valid name of a snapshot.
 const PARTIAL_PREFIX: &str = ".partial-";
@@ -55,7 +33,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     let others: Vec<String> = arguments.iter().filter(|argument| *argument != "--copy").cloned().collect();
     let options = CliOptions::parse(Command::Delete, &others).map_err(CliError::Usage)?;
     if options.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("snapshot"))?;
         return Ok(EXIT_OK);
     }
     let report = offline::report(&options, ObjectDetail::Hidden, environment)?;
@@ -390,7 +368,7 @@ mod tests {
         assert!(refused(places(&root, "a").create(true)).contains("exists already"));
         if !layer::shares_blocks(&data).unwrap() {
             assert!(
-                refused(places(&root, "b").create(false)).contains("use --copy to copy 2 files"),
+                refused(places(&root, "b").create(false)).contains("use --copy to copy 3 files"),
                 "blocks are not shared"
             );
         }
