@@ -184,7 +184,7 @@ fn each_kind_of_value_is_read_as_upstream_does() {
                 "--cpu-manager-policy-options=strict-cpu-reservation=true",
             ],
             "cpuManagerPolicyOptions",
-            r#"{"strict-cpu-reservation":"true","full-pcpus-only":"true"}"#,
+            r#"{"full-pcpus-only":"true","strict-cpu-reservation":"true"}"#,
         ),
         (
             &["--eviction-hard=memory.available<1Gi,nodefs.available<10%"],
