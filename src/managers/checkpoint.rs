@@ -61,7 +61,7 @@ fn entry_of<'a>(entries: &'a mut Vec<ExclusiveEntry>, pod: &str, container: &str
 }
 
 /// Each container of `entries: {uid: {container: value}}`.
-fn each<'a>(value: &'a Value) -> impl Iterator<Item = (&'a str, &'a str, &'a Value)> {
+fn each(value: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
     let pods = value["entries"].as_object().into_iter().flatten();
     pods.flat_map(|(pod, containers)| {
         let containers = containers.as_object().into_iter().flatten();
