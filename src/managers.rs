@@ -329,18 +329,15 @@ impl ResourceManagers {
     #[must_use]
     pub(crate) fn owned(&self, of: Option<(&PodUid, &str)>) -> OwnResources {
         let ledger = self.0.ledger.borrow();
-        let (cpus, memory) = match of {
-            Some((uid, container)) => match ledger.entry(uid, container) {
-                Some(entry) => (entry.cpus, entry.memory.clone()),
-                None => Default::default(),
-            },
-            None => {
-                let cpus = if ledger.cpu.is_some() { ledger.allocatable() } else { CpuSet::default() };
-                let reserved = ledger.memory.as_ref();
-                let rows = reserved.map(|reserved| memory::allocatable(&ledger.topology, reserved));
-                let block = |(node, kind, size)| Block { nodes: NodeMask::of(node), kind, size };
-                (cpus, rows.into_iter().flatten().filter(|row| row.2 > 0).map(block).collect())
-            }
+        let (cpus, memory) = if let Some((uid, container)) = of {
+            let entry = ledger.entry(uid, container);
+            entry.map(|entry| (entry.cpus, entry.memory.clone())).unwrap_or_default()
+        } else {
+            let cpus = if ledger.cpu.is_some() { ledger.allocatable() } else { CpuSet::default() };
+            let reserved = ledger.memory.as_ref();
+            let rows = reserved.map(|reserved| memory::allocatable(&ledger.topology, reserved));
+            let block = |(node, kind, size)| Block { nodes: NodeMask::of(node), kind, size };
+            (cpus, rows.into_iter().flatten().filter(|row| row.2 > 0).map(block).collect())
         };
         let nodes = |block: &Block| block.nodes.iter().map(i64::from).collect();
         let memory = memory.iter().map(|block| (block.kind.clone(), block.size, nodes(block))).collect();

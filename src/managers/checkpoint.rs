@@ -12,7 +12,7 @@ use super::ledger::ExclusiveEntry;
 use super::memory::Block;
 use crate::model::types::PodUid;
 
-/// Our record.
+/// The text of the record in the store.
 #[must_use]
 pub(super) fn write(policy: &str, entries: &[ExclusiveEntry]) -> String {
     let block = |block: &Block| json!([block.nodes.0, block.kind, block.size]);
@@ -61,7 +61,7 @@ fn entry_of<'a>(entries: &'a mut Vec<ExclusiveEntry>, pod: &str, container: &str
 }
 
 /// Each container of `entries: {uid: {container: value}}`.
-fn each<'a>(value: &'a Value) -> impl Iterator<Item = (&'a str, &'a str, &'a Value)> {
+fn each(value: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
     let pods = value["entries"].as_object().into_iter().flatten();
     pods.flat_map(|(pod, containers)| {
         let containers = containers.as_object().into_iter().flatten();

@@ -54,7 +54,7 @@ impl AdmissionRefusal {
         Self { reason: AFFINITY, message }
     }
 
-    fn smt(text: String) -> Self {
+    fn smt(text: &str) -> Self {
         Self { reason: SMT, message: format!("SMT Alignment Error: {text}") }
     }
 }
@@ -185,12 +185,11 @@ impl Ledger {
         }
         if let Some(reserved) = self.memory.as_ref().filter(|_| !memory.is_empty()) {
             let known = entries.iter().find_map(|entry| entry.memory.first());
-            all.push(match known {
-                Some(block) => Some(vec![Hint { nodes: Some(block.nodes), preferred: true }]),
-                None => {
-                    let reusable = self.reusable_memory(pod, requests, at.unwrap_or_default());
-                    memory::as_given(self.tables(reserved).hints(&memory, &reusable))
-                }
+            all.push(if let Some(block) = known {
+                Some(vec![Hint { nodes: Some(block.nodes), preferred: true }])
+            } else {
+                let reusable = self.reusable_memory(pod, requests, at.unwrap_or_default());
+                memory::as_given(self.tables(reserved).hints(&memory, &reusable))
             });
         }
         all
@@ -281,11 +280,11 @@ impl Ledger {
             let threads = topology.threads_per_core();
             if !count.is_multiple_of(threads) {
                 let text = format!("requested {count} cpus not multiple cpus per core = {threads}");
-                return Err(AdmissionRefusal::smt(text));
+                return Err(AdmissionRefusal::smt(&text));
             }
             let cores = self.default_set().minus(&topology.whole_cores(&policy.reserved)).len();
             if count > cores {
-                return Err(AdmissionRefusal::smt(format!(
+                return Err(AdmissionRefusal::smt(&format!(
                     "not enough free physical CPUs: available physical CPUs = {cores}, requested CPUs = {count}, \
                      CPUs per core = {threads}"
                 )));
@@ -312,7 +311,7 @@ impl Ledger {
         let taken = taken.or(&rest);
         if options.full_pcpus_only && !is_whole(topology, &taken) {
             let cores = topology.whole_cores(&free).and(&free).len();
-            return Err(AdmissionRefusal::smt(format!(
+            return Err(AdmissionRefusal::smt(&format!(
                 "not enough free physical CPUs: available physical CPUs = {cores}, requested CPUs = {count}, CPUs per \
                  core = {}",
                 topology.threads_per_core()

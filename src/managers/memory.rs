@@ -24,7 +24,7 @@ pub(crate) type Reservation = (u32, String, u64);
 pub(crate) type MemoryRequest = (String, u64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Free {
+struct MemoryRow {
     node: u32,
     kind: String,
     allocatable: u64,
@@ -34,7 +34,7 @@ struct Free {
 /// The tables of all nodes with what is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tables {
-    rows: Vec<Free>,
+    rows: Vec<MemoryRow>,
     /// How many blocks a node has, and the nodes that it serves together with.
     uses: Vec<(u32, usize, NodeMask)>,
 }
@@ -91,7 +91,7 @@ impl Tables {
         reserved: &[Reservation],
         blocks: impl Iterator<Item = &'a Block>,
     ) -> Self {
-        let free = |(node, kind, bytes)| Free { node, kind, allocatable: bytes, free: bytes };
+        let free = |(node, kind, bytes)| MemoryRow { node, kind, allocatable: bytes, free: bytes };
         let mut tables = Self {
             rows: allocatable(topology, reserved).into_iter().map(free).collect(),
             uses: topology.nodes.iter().map(|node| (node.id, 0, NodeMask::of(node.id))).collect(),
@@ -116,7 +116,7 @@ impl Tables {
         }
     }
 
-    fn sum(&self, nodes: NodeMask, kind: &str, of: fn(&Free) -> u64) -> u64 {
+    fn sum(&self, nodes: NodeMask, kind: &str, of: fn(&MemoryRow) -> u64) -> u64 {
         self.rows.iter().filter(|row| row.kind == kind && nodes.contains(row.node)).map(of).sum()
     }
 

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::containerd::Instance;
+use crate::support::device_plugin::{DevicePlugin, RESOURCE};
 use crate::support::wait::wait_for;
 
 const STATIC: &str = "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n";
@@ -222,7 +223,30 @@ fn what_is_exclusive_is_told_to_monitors() {
     assert!(able.memory.iter().any(|block| block.memory_type == "memory" && block.size > 0));
 }
 
+fn a_pod_without_common_numa_nodes_waits_for_them() {
+    let mut node = Node::new();
+    node.agent.configure(STATIC);
+    node.agent.configure("topologyManagerPolicy: single-numa-node\n");
+    // The other device is near a node that this machine has not: no node has two.
+    let plugin_dir = node.agent.root_dir().join("device-plugins");
+    let mut pod = exclusive(&node, "apart", &format!("{}; sleep 1000", note_cpus("self", "apart")));
+    pod["spec"]["containers"][0]["resources"]["limits"][RESOURCE] = json!(2);
+    node.apply(&pod);
+    node.agent.start();
+    node.agent.wait_for_pod("apart", "it to wait for a plugin", |pod| {
+        pod["status"]["reason"].as_str().is_some_and(|reason| reason.starts_with("OutOf")).then_some(())
+    });
+    let plugin = DevicePlugin::start(&plugin_dir, &[("one@0", true), ("two@63", true)]);
+    let message = node.agent.wait_for_pod("apart", "it to be turned away", |pod| {
+        (pod["status"]["reason"] == "TopologyAffinityError").then(|| pod["status"]["message"].to_string())
+    });
+    assert!(message.contains("Resources cannot be allocated with Topology locality"), "{message}");
+    plugin.set(&[("one@0", true), ("two@0", true)]);
+    assert_eq!(node.written("apart"), "1\n", "{}", node.agent.log_tail());
+}
+
 super::on_both_runtimes! {
+    a_pod_without_common_numa_nodes_waits_for_them,
     an_exclusive_container_has_its_cpu_alone,
     exclusive_cpus_have_no_quota,
     init_containers_lend_their_cpu_and_sidecars_share,

@@ -19,6 +19,12 @@ use super::wait::wait_until;
 
 /// What it gives devices of.
 pub const RESOURCE: &str = "acme.com/sensor";
+/// An id that ends in `@` and a number is near that NUMA node.
+fn near(id: &str) -> Option<wire::TopologyInfo> {
+    let id = id.rsplit_once('@')?.1.parse().ok()?;
+    Some(wire::TopologyInfo { nodes: vec![wire::NumaNode { id }] })
+}
+
 /// Devices whose ids begin so are listed as healthy, and refused when they are asked for.
 pub const REFUSED: &str = "refused";
 /// For the agent's socket to be there, and for an answer.
@@ -128,7 +134,7 @@ fn call(
                     let device = |(id, healthy): &(String, bool)| wire::Device {
                         id: id.clone(),
                         health: if *healthy { "Healthy" } else { "Unhealthy" }.to_owned(),
-                        topology: None,
+                        topology: near(id),
                     };
                     let devices = lists.borrow_and_update().iter().map(device).collect();
                     let list = wire::ListAndWatchResponse { devices };

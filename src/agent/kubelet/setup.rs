@@ -109,7 +109,7 @@ pub enum SetupError {
     /// More is reserved than the node has. Upstream's message.
     #[error("invalid Node Allocatable configuration. {0}")]
     Reservations(String),
-    /// Upstream's message.
+    /// A policy needs what this machine has not. The message is upstream's.
     #[error("the CPU, memory and topology manager policies do not suit this machine: {0}")]
     Managers(String),
     /// The machine is not as the configuration demands.

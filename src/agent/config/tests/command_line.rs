@@ -181,10 +181,10 @@ fn each_kind_of_value_is_read_as_upstream_does() {
         (
             &[
                 "--cpu-manager-policy-options=full-pcpus-only=true",
-                "--cpu-manager-policy-options=align-by-socket=true",
+                "--cpu-manager-policy-options=strict-cpu-reservation=true",
             ],
             "cpuManagerPolicyOptions",
-            r#"{"align-by-socket":"true","full-pcpus-only":"true"}"#,
+            r#"{"full-pcpus-only":"true","strict-cpu-reservation":"true"}"#,
         ),
         (
             &["--eviction-hard=memory.available<1Gi,nodefs.available<10%"],

@@ -311,15 +311,15 @@ Allocatable:
   memory:         512Mi
   pods:           110
 System Info:
-  Kernel Version:     6.1
-  Kubelet Version:    v1.36.0
-PodCIDR:              10.88.0.0/24
-PodCIDRs:             10.88.0.0/24,fd00::/64
+  Kernel Version:   6.1
+  Kubelet Version:  v1.36.0
+PodCIDR:            10.88.0.0/24
+PodCIDRs:           10.88.0.0/24,fd00::/64
 CPUs:
-  CPU                 Core    Socket  NUMA Node  Used By
-  ---                 ----    ------  ---------  -------
-  0                   0       0       0          shared, reserved
-  1                   1       0       0          default/web (c)
+  CPU                 Core  Socket  NUMA Node  Used By
+  ---                 ----  ------  ---------  -------
+  0                   0     0       0          shared, reserved
+  1                   1     0       0          default/web (c)
 Non-terminated Pods:  (1 in total)
   Namespace           Name    CPU Requests  CPU Limits  Memory Requests  Memory Limits  Age
   ---------           ----    ------------  ----------  ---------------  -------------  ---
