@@ -22,6 +22,7 @@ mod value;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::net::IpAddr;
 
@@ -111,6 +112,8 @@ pub struct Resolved {
     /// Settings by the user that this version accepts and ignores, one line each.
     pub unimplemented_settings: Vec<String>,
     document: Value,
+    /// A Docker Engine has answered at the runtime's endpoint.
+    is_docker: Cell<bool>,
 }
 
 impl Resolved {
@@ -118,6 +121,17 @@ impl Resolved {
     #[must_use]
     pub(crate) fn seccomp_default(&self) -> bool {
         self.flags.seccomp_default || self.kubelet.seccomp_default
+    }
+
+    /// A Docker Engine was found at the runtime's endpoint.
+    pub(crate) fn found_docker(&self) {
+        self.is_docker.set(true);
+    }
+
+    /// The agent itself connects pods and resolves their devices: on the embedded runtime and on Docker.
+    #[must_use]
+    pub(crate) fn owns_pod_network(&self) -> bool {
+        self.is_docker.get() || self.kubelet.container_runtime_endpoint == "embedded"
     }
 
     /// The resolved `KubeletConfiguration` as YAML that `--config` would read, header values masked.

@@ -122,6 +122,20 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
+impl DnsConfig {
+    /// The text of a resolv.conf; `None` when the configuration is empty.
+    #[must_use]
+    pub(crate) fn resolv_conf(&self) -> Option<String> {
+        let lines = [("search", &self.searches), ("options", &self.options)];
+        let [search, options] = lines.map(|(word, values)| match values.as_slice() {
+            [] => String::new(),
+            values => format!("{word} {}\n", values.join(" ")),
+        });
+        let servers: String = self.servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+        Some(search + &servers + &options).filter(|text| !text.is_empty())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
     /// `TCP`, `UDP`, `SCTP`.

@@ -360,7 +360,7 @@ fn hostile_allocations_stop_their_own_pod_embedded() {
     on(Kind::Embedded, a_plugin_that_gives_what_cannot_be_given_stops_its_own_pod);
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     a_node_that_a_container_makes_itself_does_not_open,
     devices_open_only_with_the_requested_permissions,
     container_waits_until_its_device_is_plugged_in,

@@ -161,7 +161,7 @@ fn container_logs_have_the_kubelets_paths_and_symlinks() {
     });
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     containers_get_env_downward_api_and_expanded_args,
     containers_share_an_empty_dir_and_reach_host_paths,
     downward_api_volumes_and_file_key_ref_variables,

@@ -11,7 +11,7 @@ use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::kubectl::Kubectl;
-use crate::support::runtime::{TestRuntime, on_both_runtimes};
+use crate::support::runtime::{TestRuntime, on_every_runtime};
 use crate::support::wait::wait_for;
 
 fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
@@ -134,7 +134,7 @@ fn the_python_client_lists_watches_and_enters() {
     node.agent.assert_alive();
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     the_python_client_lists_watches_and_enters,
     kubectl_reads_logs_runs_programs_and_reaches_ports,
 }

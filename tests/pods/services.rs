@@ -11,7 +11,7 @@ use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::containerd::Instance;
 use crate::support::kubectl::Kubectl;
-use crate::support::runtime::{TestRuntime, on_both_runtimes};
+use crate::support::runtime::{TestRuntime, on_every_runtime};
 use crate::support::wait::wait_for;
 
 mod everywhere;
@@ -253,7 +253,7 @@ fn pods_of_a_headless_service_have_names() {
     assert!(addresses.iter().all(|address| all.contains(address.as_str())), "{all}");
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     a_service_is_found_by_name_and_outlives_the_agent,
     all_services_can_be_deleted,
     names_are_found_by_every_resolver,

@@ -115,7 +115,7 @@ fn a_manifest_directory_that_disappears_stops_nothing() {
     node.gone("web");
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     pods_outlive_the_agent_and_a_new_one_adopts_them,
     manifest_removed_while_the_agent_is_down_stops_its_pod,
     a_manifest_directory_that_disappears_stops_nothing,

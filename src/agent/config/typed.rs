@@ -2,6 +2,7 @@
 //!
 //! Owns the order of the checks and the flags' typed form.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -195,6 +196,7 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
         provenance: layered.provenance,
         warnings,
         document: layered.document,
+        is_docker: Cell::default(),
     })
 }
 

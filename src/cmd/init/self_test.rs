@@ -29,7 +29,9 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::clone::process_id;
 use crate::platform::sys::{dir, mount};
-use crate::runtime::cri::{CriConfig, CriRuntime};
+use crate::runtime::chosen::NodeRuntime;
+use crate::runtime::cri::CriConfig;
+use crate::runtime::docker::DockerConfig;
 use crate::runtime::embedded::images::digest_of;
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::subnet::SubnetError;
@@ -122,7 +124,7 @@ fn external(endpoint: &str) -> Vec<PreflightFinding> {
             image_endpoint: String::new(),
             request_timeout: CONNECT,
         };
-        let runtime = CriRuntime::connect(&config).map_err(|error| chain(&error))?;
+        let runtime = NodeRuntime::connect(config, DockerConfig::default()).map_err(|error| chain(&error))?;
         let version = runtime.version().await.map_err(|error| chain(&error))?;
         let status = runtime.status().await.map_err(|error| chain(&error))?;
         let driver = runtime.cgroup_driver().await.map_err(|error| chain(&error));
@@ -315,7 +317,7 @@ async fn in_sandbox(
     }
     let log = fs::read(place.data.join("log/test.log")).unwrap_or_default();
     let mut lines = log.split(|byte| *byte == b'\n').filter_map(cri_log::parse);
-    let has_line = lines.any(|line| !line.is_stderr && line.text == program::SAYS.as_bytes());
+    let has_line = lines.any(|line| !line.is_stderr && *line.text == *program::SAYS.as_bytes());
     if has_line { Ok(()) } else { Err("the output of the test container is missing in its log".to_owned()) }
 }
 
