@@ -112,6 +112,8 @@ pub struct Resolved {
     /// Settings by the user that this version accepts and ignores, one line each.
     pub unimplemented_settings: Vec<String>,
     document: Value,
+    /// Flags that were given and have no effect where the runtime connects pods.
+    without_network: Vec<&'static str>,
     /// A Docker Engine has answered at the runtime's endpoint.
     is_docker: Cell<bool>,
 }
@@ -123,9 +125,15 @@ impl Resolved {
         self.flags.seccomp_default || self.kubelet.seccomp_default
     }
 
-    /// A Docker Engine was found at the runtime's endpoint.
-    pub(crate) fn found_docker(&self) {
-        self.is_docker.set(true);
+    /// A runtime was found at the endpoint.
+    pub(crate) fn found_runtime(&self, is_docker: bool) {
+        self.is_docker.set(is_docker);
+        let endpoint = &self.kubelet.container_runtime_endpoint;
+        for flag in self.without_network.iter().filter(|_| !is_docker) {
+            log::warn!(
+                "--{flag} has no effect: it configures the embedded runtime and Docker, and containerRuntimeEndpoint is {endpoint:?}"
+            );
+        }
     }
 
     /// The agent itself connects pods and resolves their devices: on the embedded runtime and on Docker.

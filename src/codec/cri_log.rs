@@ -76,8 +76,14 @@ mod tests {
     #[test]
     fn dockers_lines_are_whole_when_their_text_ends_in_a_break() {
         for (given, expected) in [
-            (&br#"{"log":"one \"two\"\n","stream":"stdout","time":"now"}"#[..], line(false, false, b"one \"two\"")),
-            (br#"{"log":"half","stream":"stderr","attrs":{"a":"b"},"time":"now"}"#, line(true, true, b"half")),
+            (
+                &br#"{"log":"one \"two\"\n","stream":"stdout","time":"now"}"#[..],
+                line(false, false, b"one \"two\""),
+            ),
+            (
+                br#"{"log":"half","stream":"stderr","attrs":{"a":"b"},"time":"now"}"#,
+                line(true, true, b"half"),
+            ),
             (br#"{"log":"\n","stream":"stdout","time":"now"}"#, line(false, false, b"")),
             (br#"{"log":"a\n","stream":"stdin","time":"now"}"#, None),
             (br#"{"log":"a\n","stream":"stdout"}"#, None),

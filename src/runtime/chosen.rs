@@ -31,6 +31,15 @@ impl NodeRuntime {
     pub(crate) fn connect(config: CriConfig, docker: DockerConfig) -> Result<Self, EndpointError> {
         SocketRuntime::new(config, docker).map(|runtime| Self::Socket(Rc::new(runtime)))
     }
+
+    /// Whether a Docker Engine leaves containers running when it is restarted. `None` for other runtimes.
+    pub(crate) async fn keeps_containers(&self) -> Option<bool> {
+        let Self::Socket(runtime) = self else { return None };
+        match runtime.found().await.ok()? {
+            FoundRuntime::Docker(runtime) => runtime.keeps_containers().await,
+            FoundRuntime::Cri(_) => None,
+        }
+    }
 }
 
 /// A call of the one that is there. Boxed: callers hold the future of each.

@@ -47,6 +47,8 @@ mod observed;
 mod pause;
 mod request;
 mod sandbox;
+#[cfg(test)]
+pub(crate) mod testing;
 mod usage;
 
 pub(crate) use exec::DockerSession;
@@ -119,14 +121,17 @@ impl DockerRuntime {
 
     /// Reports once what will go wrong later: an engine that takes its containers along when it is restarted.
     pub(crate) async fn warn_of_settings(&self) {
-        match self.engine.info("Status").await {
-            Ok(info) if info["LiveRestoreEnabled"] == false => log::warn!(
+        if self.keeps_containers().await == Some(false) {
+            log::warn!(
                 socket:% = self.engine.client.socket().display();
                 "Docker stops all containers when it is restarted: set live-restore in its daemon.json"
-            ),
-            Ok(_) => {}
-            Err(error) => log::debug!(err:% = error; "Failed to get Docker's settings"),
+            );
         }
+    }
+
+    /// Containers outlive the engine, as those of other runtimes do. `None`: it does not say.
+    pub(crate) async fn keeps_containers(&self) -> Option<bool> {
+        self.engine.info("Status").await.ok()?["LiveRestoreEnabled"].as_bool()
     }
 
     /// Starts a program in a container.
@@ -139,7 +144,11 @@ impl DockerRuntime {
         exec::exec(Rc::clone(&self.engine), "Exec", id, command, wanted).await
     }
 
-    pub(crate) async fn attach(&self, id: &ContainerId, wanted: Streams) -> Result<DockerSession, RuntimeError> {
+    pub(crate) async fn attach(
+        &self,
+        id: &ContainerId,
+        wanted: Streams,
+    ) -> Result<DockerSession, RuntimeError> {
         exec::attach(Rc::clone(&self.engine), id, wanted).await
     }
 

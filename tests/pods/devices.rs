@@ -16,7 +16,7 @@ use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::device_plugin::{DevicePlugin, REFUSED, RESOURCE};
 use crate::support::hostile_plugin::{HostilePlugin, Say, list};
-use crate::support::runtime::{Kind, on, on_both_runtimes};
+use crate::support::runtime::{Kind, on, on_every_runtime};
 use crate::support::wait::wait_for;
 
 /// Tries to open a path for reading and for writing, and says what became of both.

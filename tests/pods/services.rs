@@ -163,7 +163,7 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
     let address = node.agent.ask(&["resolve", "web"]).expect("the node asks, too").trim().to_owned();
     // Pods of another network take nothing from 127.0.0.1: there it is the bridge's address.
     let own = match &node.runtime {
-        TestRuntime::Embedded(_) => "127.0.0.1".to_owned(),
+        TestRuntime::Embedded(_) | TestRuntime::Docker(_) => "127.0.0.1".to_owned(),
         TestRuntime::Containerd(_) => format!("{}.1", node.runtime.scratch().net()),
     };
     for url in [format!("http://{address}/"), format!("http://{own}:{port}/")] {

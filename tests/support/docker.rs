@@ -52,7 +52,14 @@ impl Docker {
         let log = File::options().create(true).append(true).open(self.log_file()).expect("open docker's log");
         let path = |name: &str| self.scratch.path().join(name).display().to_string();
         let child = Command::new(dockerd())
-            .args(["--data-root", &path("docker"), "--exec-root", &path("exec"), "--pidfile", &path("docker.pid")])
+            .args([
+                "--data-root",
+                &path("docker"),
+                "--exec-root",
+                &path("exec"),
+                "--pidfile",
+                &path("docker.pid"),
+            ])
             .args(["--host", &self.endpoint(), "--group", "root", "--config-file", &path("no-daemon.json")])
             .args(["--iptables=false", "--ip6tables=false", "--bridge=none", "--live-restore"])
             .args(["--add-runtime", &format!("second={}", path("second"))])
@@ -63,7 +70,9 @@ impl Docker {
             .expect("start dockerd; scripts/setup test unpacks it");
         *self.daemon.borrow_mut() = Some(child);
         wait_for("Docker to answer", START_PATIENCE, || {
-            if let Some(status) = self.daemon.borrow_mut().as_mut().expect("set above").try_wait().expect("wait") {
+            if let Some(status) =
+                self.daemon.borrow_mut().as_mut().expect("set above").try_wait().expect("wait")
+            {
                 return Err(format!("it ended with {status}: {}", self.log_tail()));
             }
             self.call("GET", "/_ping", &[]).map(drop)
@@ -148,7 +157,8 @@ impl Docker {
         let label = |key: &str| item["Labels"][key].as_str().unwrap_or_default().to_owned();
         let (status, found) = self.call("GET", &format!("/containers/{id}/json"), &[]).ok()?;
         let found: Value = serde_json::from_str(&found).ok().filter(|_| status == 200)?;
-        let pid = found["State"]["Pid"].as_u64().filter(|pid| *pid > 0).and_then(|pid| u32::try_from(pid).ok());
+        let pid =
+            found["State"]["Pid"].as_u64().filter(|pid| *pid > 0).and_then(|pid| u32::try_from(pid).ok());
         Some(Instance {
             pod: label("io.kubernetes.pod.name"),
             container: label("io.kubernetes.container.name"),

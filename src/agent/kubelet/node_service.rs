@@ -135,8 +135,12 @@ impl SandboxStreams for NodeRuntime {
                 let runtime = Rc::clone(runtime);
                 Box::pin(async move {
                     match runtime.found().await.map_err(|error| chain(&error))? {
-                        FoundRuntime::Cri(runtime) => SandboxStreams::usage(Rc::clone(runtime), disks, of).await,
-                        FoundRuntime::Docker(runtime) => SandboxStreams::usage(Rc::clone(runtime), disks, of).await,
+                        FoundRuntime::Cri(runtime) => {
+                            SandboxStreams::usage(Rc::clone(runtime), disks, of).await
+                        }
+                        FoundRuntime::Docker(runtime) => {
+                            SandboxStreams::usage(Rc::clone(runtime), disks, of).await
+                        }
                     }
                 })
             }

@@ -193,8 +193,8 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
     };
     let runtime = SocketRuntime::new(config, configs::docker(resolved))?;
-    if let Ok(FoundRuntime::Docker(_)) = runtime.found().await {
-        resolved.found_docker();
+    if let Ok(found) = runtime.found().await {
+        resolved.found_runtime(matches!(found, FoundRuntime::Docker(_)));
     }
     let runtime = NodeRuntime::Socket(Rc::new(runtime));
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await

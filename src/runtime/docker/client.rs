@@ -31,8 +31,14 @@ const MAX_ANSWER: usize = 64 << 20;
 /// Calls under way at once: an engine that gets more answers none sooner.
 const CALLS: usize = 64;
 /// What stays as it is in a path or a query.
-const ESCAPED: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':').remove(b'@');
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'@');
 
 /// Escapes a part of a path or of a query.
 pub(super) fn escaped(text: &str) -> String {
@@ -155,8 +161,9 @@ impl Client {
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         request.headers_mut().insert(UPGRADE, HeaderValue::from_static("tcp"));
         let sent = tokio::time::timeout(self.limit, Box::pin(self.send(call, request))).await;
-        let response = sent
-            .map_err(|_| RuntimeError::new(call, ErrorKind::Timeout, "the engine does not open the stream"))??;
+        let response = sent.map_err(|_| {
+            RuntimeError::new(call, ErrorKind::Timeout, "the engine does not open the stream")
+        })??;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             accepted(call, response).await?;
             return Err(RuntimeError::new(call, ErrorKind::Refused, "the engine opens no stream"));
@@ -247,7 +254,8 @@ fn refusal(call: &'static str, status: u16, body: &[u8]) -> RuntimeError {
         502..=504 => ErrorKind::Unavailable,
         _ => ErrorKind::Refused,
     };
-    let message = if message.is_empty() { format!("the engine answers with status {status}") } else { message };
+    let message =
+        if message.is_empty() { format!("the engine answers with status {status}") } else { message };
     RuntimeError::new(call, kind, message)
 }
 

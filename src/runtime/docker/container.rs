@@ -19,7 +19,9 @@ use crate::platform::dice::Dice;
 use crate::platform::rt;
 use crate::platform::sys::dir::make_dir;
 use crate::runtime::convert::grace_seconds;
-use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, RuntimeError, SandboxConfig, SeccompChoice};
+use crate::runtime::{
+    ContainerConfig, ErrorKind, LinuxResources, RuntimeError, SandboxConfig, SeccompChoice,
+};
 
 /// The largest seccomp profile that is read.
 const MAX_PROFILE: u64 = 4 << 20;
@@ -36,7 +38,9 @@ pub(super) async fn make(
         made => return made,
     };
     match engine.inspect(call, name).await {
-        Ok(object) if object["State"]["Running"] == false && object["Config"]["Labels"].get(KIND).is_some() => {
+        Ok(object)
+            if object["State"]["Running"] == false && object["Config"]["Labels"].get(KIND).is_some() =>
+        {
             let path = format!("/containers/{}?v=1&force=1", text(&object["Id"]));
             forgive_not_found(engine.client.delete(call, &path).await)?;
             create(engine, call, name, body).await

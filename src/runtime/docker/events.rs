@@ -20,7 +20,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(3);
 /// A stream that held this long was a good one.
 const GOOD_STREAM: Duration = Duration::from_secs(10);
 /// Of the events of containers those that change a list: commands in containers have events, too.
-const FILTER: &str = r#"{"type":["container"],"event":["create","start","die","oom","destroy","pause","unpause"]}"#;
+const FILTER: &str =
+    r#"{"type":["container"],"event":["create","start","die","oom","destroy","pause","unpause"]}"#;
 
 /// Follows until the engine is dropped.
 pub(super) async fn follow(engine: Weak<Engine>) {

@@ -155,11 +155,12 @@ pub(super) async fn exec(
         "Cmd": command,
     });
     let path = format!("/containers/{id}/exec");
-    let made = engine.client.post(call, &path, Content::Json(&request)).await.map_err(|error| match error.kind {
-        // A container that does not run is a conflict here.
-        ErrorKind::AlreadyExists => RuntimeError { kind: ErrorKind::Refused, ..error },
-        _ => error,
-    })?;
+    let made =
+        engine.client.post(call, &path, Content::Json(&request)).await.map_err(|error| match error.kind {
+            // A container that does not run is a conflict here.
+            ErrorKind::AlreadyExists => RuntimeError { kind: ErrorKind::Refused, ..error },
+            _ => error,
+        })?;
     let exec = text(&made["Id"]);
     let start = json!({ "Detach": false, "Tty": wanted.tty });
     let stream = engine.client.hijack(call, &format!("/exec/{exec}/start"), Content::Json(&start)).await?;
@@ -201,7 +202,10 @@ async fn exec_end(
         Some(126 | 127) if found["Pid"] == 0 => Err(RuntimeError::new(
             call,
             ErrorKind::Refused,
-            format!("failed to exec in container: {} cannot be started", found["ProcessConfig"]["entrypoint"]),
+            format!(
+                "failed to exec in container: {} cannot be started",
+                found["ProcessConfig"]["entrypoint"]
+            ),
         )),
         Some(code) => Ok(code),
         None => Err(RuntimeError::new(call, ErrorKind::Refused, "the engine does not know the exit code")),
@@ -235,7 +239,8 @@ pub(super) async fn sync(
         // Dropping the session kills the command.
         Some(limit) => timeout(limit, run).await.unwrap_or_else(|_| {
             let words = go_duration(limit);
-            let message = format!("failed to exec in container: timeout {words} exceeded: context deadline exceeded");
+            let message =
+                format!("failed to exec in container: timeout {words} exceeded: context deadline exceeded");
             Err(RuntimeError::new(call, ErrorKind::Timeout, message))
         }),
     }

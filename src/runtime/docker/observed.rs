@@ -228,7 +228,8 @@ pub(super) fn image_status(image: &Value) -> ImageStatus {
 pub(super) fn listed_image(image: &Value, pinned: impl Fn(&str, &[String]) -> bool) -> RuntimeImage {
     let id = text(&image["Id"]);
     let all = strings(&image["RepoDigests"]).into_iter().chain(strings(&image["RepoTags"]));
-    let names: Vec<String> = all.filter(|name| !name.contains("<none>")).map(|name| full_name(&name)).collect();
+    let names: Vec<String> =
+        all.filter(|name| !name.contains("<none>")).map(|name| full_name(&name)).collect();
     RuntimeImage {
         pinned: pinned(&id, &names),
         size_bytes: image["Size"].as_u64().unwrap_or_default(),

@@ -9,20 +9,48 @@ use super::request::PAUSE_PROGRAM;
 /// `rt_sigaction(SIGCHLD, {SIG_IGN}, NULL, 8)`, then `pause()` in a loop. The structure comes after the code.
 #[cfg(target_arch = "x86_64")]
 const CODE: [u32; 10] = [
-    0x0000_0db8, 0x0011_bf00, 0x8d48_0000, 0x0000_1735, 0x41d2_3100, 0x0000_08ba, 0xb805_0f00, 0x0000_0022,
-    0xf7eb_050f, 0x0040_1f0f,
+    0x0000_0db8,
+    0x0011_bf00,
+    0x8d48_0000,
+    0x0000_1735,
+    0x41d2_3100,
+    0x0000_08ba,
+    0xb805_0f00,
+    0x0000_0022,
+    0xf7eb_050f,
+    0x0040_1f0f,
 ];
 /// The same; instead of `pause()`, which this machine has not, `ppoll(NULL, 0, NULL, NULL)`.
 #[cfg(target_arch = "aarch64")]
 const CODE: [u32; 14] = [
-    0xd280_10c8, 0xd280_0220, 0x1000_0181, 0xd280_0002, 0xd280_0103, 0xd400_0001, 0xd280_0000, 0xd280_0001,
-    0xd280_0002, 0xd280_0003, 0xd280_0928, 0xd400_0001, 0x17ff_fffa, 0xd503_201f,
+    0xd280_10c8,
+    0xd280_0220,
+    0x1000_0181,
+    0xd280_0002,
+    0xd280_0103,
+    0xd400_0001,
+    0xd280_0000,
+    0xd280_0001,
+    0xd280_0002,
+    0xd280_0003,
+    0xd280_0928,
+    0xd400_0001,
+    0x17ff_fffa,
+    0xd503_201f,
 ];
 /// As for `x86_64`.
 #[cfg(target_arch = "arm")]
 const CODE: [u32; 10] = [
-    0xe3a0_70ae, 0xe3a0_0011, 0xe28f_1018, 0xe3a0_2000, 0xe3a0_3008, 0xef00_0000, 0xe3a0_701d, 0xef00_0000,
-    0xeaff_fffc, 0xe1a0_0000,
+    0xe3a0_70ae,
+    0xe3a0_0011,
+    0xe28f_1018,
+    0xe3a0_2000,
+    0xe3a0_3008,
+    0xef00_0000,
+    0xe3a0_701d,
+    0xef00_0000,
+    0xeaff_fffc,
+    0xe1a0_0000,
 ];
 /// `struct sigaction` with `SIG_IGN` and nothing else.
 const ACTION: [u32; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
@@ -135,7 +163,8 @@ mod tests {
     fn its_archive_is_a_tar_of_one_file() {
         let archive = archive();
         assert_eq!(archive.len() % BLOCK, 0);
-        let mut tar = Command::new("tar").arg("-tv").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tar");
+        let mut tar =
+            Command::new("tar").arg("-tv").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tar");
         std::io::Write::write_all(&mut tar.stdin.take().expect("piped"), &archive).expect("write it");
         let listed = tar.wait_with_output().expect("read it");
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();

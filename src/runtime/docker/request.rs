@@ -110,11 +110,13 @@ fn runtime(handler: &str) -> &str {
 /// The sandbox's container. The error is a message for the user.
 pub(super) fn sandbox(config: &SandboxConfig, facts: &EngineFacts) -> Result<Value, String> {
     if config.user_namespace.is_some() {
-        return Err("hostUsers: false is not supported on Docker: set it to true, or use another runtime"
-            .to_owned());
+        return Err(
+            "hostUsers: false is not supported on Docker: set it to true, or use another runtime".to_owned()
+        );
     }
     refuse_strict(config.supplemental_groups_policy)?;
-    let on_node = |mode: NamespaceMode, own: &'static str| if mode == NamespaceMode::Node { "host" } else { own };
+    let on_node =
+        |mode: NamespaceMode, own: &'static str| if mode == NamespaceMode::Node { "host" } else { own };
     let namespaces = config.namespaces;
     let mut host = Map::new();
     put(&mut host, "NetworkMode", on_node(namespaces.network, "none"));
@@ -125,7 +127,15 @@ pub(super) fn sandbox(config: &SandboxConfig, facts: &EngineFacts) -> Result<Val
     put(&mut host, "OomScoreAdj", facts.oom_score(SANDBOX_OOM_SCORE));
     put(&mut host, "CpuShares", SANDBOX_CPU_SHARES);
     put(&mut host, "ReadonlyRootfs", true);
-    put(&mut host, "Sysctls", config.sysctls.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str()))).collect::<Map<_, _>>());
+    put(
+        &mut host,
+        "Sysctls",
+        config
+            .sysctls
+            .iter()
+            .map(|(key, value)| (key.clone(), Value::from(value.as_str())))
+            .collect::<Map<_, _>>(),
+    );
     put(&mut host, "Runtime", runtime(&config.runtime_handler));
     let mut options = vec!["no-new-privileges".to_owned()];
     options.extend(config.selinux.iter().flat_map(selinux));
@@ -162,9 +172,13 @@ pub(super) fn container(
     if !config.cdi_devices.is_empty() {
         return Err(format!("CDI devices are not available: {}", config.cdi_devices.join(", ")));
     }
-    if let Some(device) = config.devices.iter().find(|it| it.file_mode.is_some() || it.uid.is_some() || it.gid.is_some()) {
+    if let Some(device) =
+        config.devices.iter().find(|it| it.file_mode.is_some() || it.uid.is_some() || it.gid.is_some())
+    {
         let path = &device.container_path;
-        return Err(format!("device {path}: Docker cannot give a device another mode or owner than the node's"));
+        return Err(format!(
+            "device {path}: Docker cannot give a device another mode or owner than the node's"
+        ));
     }
     let of_sandbox = format!("container:{sandbox}");
     let mut host = Map::new();
@@ -187,14 +201,19 @@ pub(super) fn container(
     put(&mut host, "ReadonlyRootfs", security.readonly_rootfs);
     put(&mut host, "CapAdd", security.add_capabilities.clone());
     put(&mut host, "CapDrop", security.drop_capabilities.clone());
-    put(&mut host, "GroupAdd", security.supplemental_groups.iter().map(ToString::to_string).collect::<Vec<_>>());
+    put(
+        &mut host,
+        "GroupAdd",
+        security.supplemental_groups.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    );
     put(&mut host, "SecurityOpt", security_options(config, seccomp)?);
     if !security.privileged {
         // An empty list is procMount: Unmasked.
         host.insert("MaskedPaths".to_owned(), security.masked_paths.clone().into());
         host.insert("ReadonlyPaths".to_owned(), security.readonly_paths.clone().into());
     }
-    let (labelled, plain): (Vec<&Mount>, Vec<&Mount>) = config.mounts.iter().partition(|mount| mount.selinux_relabel);
+    let (labelled, plain): (Vec<&Mount>, Vec<&Mount>) =
+        config.mounts.iter().partition(|mount| mount.selinux_relabel);
     let binds: Result<Vec<String>, String> = labelled.into_iter().map(bind).collect();
     put(&mut host, "Binds", binds?);
     let mounts: Result<Vec<Value>, String> = plain.into_iter().map(|it| mount(it, facts)).collect();
@@ -264,7 +283,8 @@ pub(super) fn resources(resources: &LinuxResources) -> Map<String, Value> {
 }
 
 fn selinux(label: &SelinuxLabel) -> Vec<String> {
-    let parts = [("user", &label.user), ("role", &label.role), ("type", &label.type_), ("level", &label.level)];
+    let parts =
+        [("user", &label.user), ("role", &label.role), ("type", &label.type_), ("level", &label.level)];
     let set = parts.into_iter().filter(|(_, value)| !value.is_empty());
     set.map(|(part, value)| format!("label={part}:{value}")).collect()
 }
@@ -314,7 +334,8 @@ fn mount(mount: &Mount, facts: &EngineFacts) -> Result<Value, String> {
     refuse_image(mount)?;
     let mut options = json!({ "Propagation": propagation(mount) });
     if mount.readonly && facts.has_recursive_read_only() {
-        let option = if mount.recursive_read_only { "ReadOnlyForceRecursive" } else { "ReadOnlyNonRecursive" };
+        let option =
+            if mount.recursive_read_only { "ReadOnlyForceRecursive" } else { "ReadOnlyNonRecursive" };
         options[option] = true.into();
     } else if mount.recursive_read_only {
         let path = &mount.container_path;
@@ -339,7 +360,8 @@ fn bind(mount: &Mount) -> Result<String, String> {
 
 /// The annotations among a container's labels.
 pub(super) fn annotations(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let annotation = |(key, value): (&String, &String)| Some((key.strip_prefix(ANNOTATION)?.to_owned(), value.clone()));
+    let annotation =
+        |(key, value): (&String, &String)| Some((key.strip_prefix(ANNOTATION)?.to_owned(), value.clone()));
     labels.iter().filter_map(annotation).into_map()
 }
 

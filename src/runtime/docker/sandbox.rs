@@ -58,12 +58,17 @@ async fn connect(engine: &Engine, id: &SandboxId, config: &SandboxConfig) -> Res
     engine.client.post(call, &format!("/containers/{id}/start"), Content::None).await?;
     let object = engine.inspect(call, id.as_str()).await?;
     let refused = |message: String| RuntimeError::new(call, ErrorKind::Refused, message);
-    let pid = process_of(&object).ok_or_else(|| refused("the sandbox's process has ended at once".to_owned()))?;
+    let pid =
+        process_of(&object).ok_or_else(|| refused("the sandbox's process has ended at once".to_owned()))?;
     if let Some(content) = config.dns.as_ref().and_then(crate::runtime::DnsConfig::resolv_conf) {
         let path = PathBuf::from(text(&object["ResolvConfPath"]));
         let (at, file) = (path.clone(), path.is_absolute());
         // In place: containers mount this file.
-        let written = rt::blocking("write resolv.conf", move || if file { std::fs::write(path, content) } else { Ok(()) });
+        let written =
+            rt::blocking(
+                "write resolv.conf",
+                move || if file { std::fs::write(path, content) } else { Ok(()) },
+            );
         written.await.map_err(|error| refused(format!("write {}: {error}", at.display())))?;
     }
     if config.namespaces.network != NamespaceMode::Node {
@@ -129,4 +134,3 @@ async fn remove_own(engine: &Engine, id: &SandboxId) -> Result<(), RuntimeError>
     disconnect(engine, call, id).await?;
     forgive_not_found(engine.client.delete(call, &format!("/containers/{id}?v=1&force=1")).await)
 }
-

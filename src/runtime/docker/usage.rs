@@ -62,11 +62,13 @@ async fn layer(engine: &Engine, id: &str) -> Result<Option<DiskFigures>, Runtime
         }
     };
     let figures = match place.clone() {
-        Some(place) => rt::blocking("measure writable layer", move || {
-            let (bytes, inodes) = disk_usage(&place).unwrap_or_default();
-            DiskFigures { place, bytes: Some(bytes), inodes: Some(inodes) }
-        })
-        .await,
+        Some(place) => {
+            rt::blocking("measure writable layer", move || {
+                let (bytes, inodes) = disk_usage(&place).unwrap_or_default();
+                DiskFigures { place, bytes: Some(bytes), inodes: Some(inodes) }
+            })
+            .await
+        }
         None => {
             let object = engine.client.get(CALL, &format!("/containers/{id}/json?size=1")).await?;
             let place = text(&engine.info(CALL).await?["DockerRootDir"]).into();

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use super::super::layout::SandboxDir;
+use super::super::pod_network::netns_of;
 use super::super::{oci, protocol};
 use super::api::EventKind;
-use super::super::pod_network::netns_of;
 use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;

@@ -2,11 +2,10 @@
 //!
 //! Owns no state.
 
-
 use tokio::sync::broadcast;
 
-use super::api::{AttachSession, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams};
 use super::super::pod_network::port_stream;
+use super::api::{AttachSession, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams};
 use super::{EmbeddedRuntime, Failure, container, exec, no_sandbox, view};
 use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::rt;
