@@ -126,13 +126,22 @@ impl DnsConfig {
     /// The text of a resolv.conf; `None` when the configuration is empty.
     #[must_use]
     pub(crate) fn resolv_conf(&self) -> Option<String> {
-        let lines = [("search", &self.searches), ("options", &self.options)];
-        let [search, options] = lines.map(|(word, values)| match values.as_slice() {
-            [] => String::new(),
-            values => format!("{word} {}\n", values.join(" ")),
-        });
-        let servers: String = self.servers.iter().map(|server| format!("nameserver {server}\n")).collect();
-        Some(search + &servers + &options).filter(|text| !text.is_empty())
+        let mut text = String::new();
+        let mut add = |word: &str, values: &str| {
+            for part in [word, " ", values, "\n"] {
+                text.push_str(part);
+            }
+        };
+        if !self.searches.is_empty() {
+            add("search", &self.searches.join(" "));
+        }
+        for server in &self.servers {
+            add("nameserver", server);
+        }
+        if !self.options.is_empty() {
+            add("options", &self.options.join(" "));
+        }
+        (!text.is_empty()).then_some(text)
     }
 }
 

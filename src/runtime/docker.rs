@@ -131,7 +131,10 @@ impl DockerRuntime {
 
     /// Containers outlive the engine, as those of other runtimes do. `None`: it does not say.
     pub(crate) async fn keeps_containers(&self) -> Option<bool> {
-        self.engine.info("Status").await.ok()?["LiveRestoreEnabled"].as_bool()
+        let keeps = self.engine.info("Status").await.ok()?["LiveRestoreEnabled"].as_bool();
+        let version = self.engine.client.get("Version", "/version").await.ok()?;
+        // Podman has no daemon that a container could depend on.
+        keeps.filter(|_| !is_podman(&version))
     }
 
     /// Starts a program in a container.
@@ -300,6 +303,10 @@ impl Engine {
     }
 }
 
+fn is_podman(version: &Value) -> bool {
+    version["Components"][0]["Name"] == "Podman Engine"
+}
+
 fn of_pod(pod: Option<&PodUid>) -> Option<String> {
     pod.map(|uid| format!("{}={uid}", labels::POD_UID))
 }
@@ -323,7 +330,7 @@ impl Runtime for DockerRuntime {
             self.engine.facts.borrow_mut().take();
         }
         Ok(RuntimeVersion {
-            name: "docker".to_owned(),
+            name: if is_podman(&answer) { "podman" } else { "docker" }.to_owned(),
             version: text(&answer["Version"]),
             api_version: format!("1.{version}"),
         })

@@ -37,6 +37,8 @@ impl Docker {
         let script = format!("#!/bin/sh\necho \"$@\" >> {}.calls\nexec runc \"$@\"\n", second.display());
         fs::write(&second, script).expect("write the second runtime");
         fs::set_permissions(&second, fs::Permissions::from_mode(0o755)).expect("make it a program");
+        // Not the machine's settings.
+        fs::write(scratch.path().join("daemon.json"), "{}").expect("write the engine's settings");
         let docker = Self { daemon: RefCell::new(None), scratch };
         docker.start_daemon();
         for archive in image::archives() {
@@ -60,7 +62,7 @@ impl Docker {
                 "--pidfile",
                 &path("docker.pid"),
             ])
-            .args(["--host", &self.endpoint(), "--group", "root", "--config-file", &path("no-daemon.json")])
+            .args(["--host", &self.endpoint(), "--group", "root", "--config-file", &path("daemon.json")])
             .args(["--iptables=false", "--ip6tables=false", "--bridge=none", "--live-restore"])
             .args(["--add-runtime", &format!("second={}", path("second"))])
             .stdin(Stdio::null())

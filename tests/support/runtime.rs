@@ -78,6 +78,24 @@ impl TestRuntime {
         }
     }
 
+    /// Ends the runtime's daemon; containers stay, as in an upgrade.
+    pub fn stop_daemon(&self) {
+        match self {
+            Self::Containerd(containerd) => containerd.stop_daemon(),
+            Self::Docker(docker) => docker.stop_daemon(),
+            Self::Embedded(_) => panic!("this runtime has no daemon"),
+        }
+    }
+
+    /// Starts it again.
+    pub fn start_daemon(&self) {
+        match self {
+            Self::Containerd(containerd) => containerd.start_daemon(),
+            Self::Docker(docker) => docker.start_daemon(),
+            Self::Embedded(_) => panic!("this runtime has no daemon"),
+        }
+    }
+
     /// True when the handler `second` made the container.
     pub fn is_second(&self, instance: &Instance) -> bool {
         match self {
@@ -151,11 +169,26 @@ macro_rules! on_both_runtimes {
     };
 }
 
-/// Makes tests `containerd::…`, `embedded::…` and `docker::…` of scenarios.
+/// Makes tests `containerd::…`, `embedded::…` and `docker::…` of scenarios, and only the first two of those that Docker cannot
+/// have, or not on the machines of the tests.
 macro_rules! on_every_runtime {
-    ($($scenario:ident),* $(,)?) => {
-        crate::support::runtime::on_both_runtimes! { $($scenario),* }
+    ($($scenario:ident),* $(,)? $(; without_docker: $($other:ident),* $(,)?)?) => {
+        crate::support::runtime::on_both_runtimes! { $($scenario,)* $($($other,)*)? }
         mod docker {
+            use crate::support::runtime::{Kind, on};
+            $(#[test] fn $scenario() { on(Kind::Docker, super::$scenario); })*
+        }
+    };
+}
+
+/// Makes tests `with_containerd::…` and `with_docker::…` of scenarios about a runtime with a daemon.
+macro_rules! on_every_daemon {
+    ($($scenario:ident),* $(,)?) => {
+        mod with_containerd {
+            use crate::support::runtime::{Kind, on};
+            $(#[test] fn $scenario() { on(Kind::Containerd, super::$scenario); })*
+        }
+        mod with_docker {
             use crate::support::runtime::{Kind, on};
             $(#[test] fn $scenario() { on(Kind::Docker, super::$scenario); })*
         }
@@ -171,4 +204,4 @@ macro_rules! on_the_embedded_runtime {
         }
     };
 }
-pub(crate) use {on_both_runtimes, on_every_runtime, on_the_embedded_runtime};
+pub(crate) use {on_both_runtimes, on_every_daemon, on_every_runtime, on_the_embedded_runtime};

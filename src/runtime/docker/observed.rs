@@ -173,14 +173,14 @@ pub(super) fn container_from_inspection(object: &Value, image: ImageNames) -> Op
                 0 => "Completed",
                 _ => "Error",
             };
-            container.reason = reason.to_owned();
+            reason.clone_into(&mut container.reason);
             (container.started_at, container.exit_code) = (started_at, code);
             container.finished_at = if finished_at.is_zero() { created_at } else { finished_at };
         }
         // The engine's word for one whose program could not be started stays `created`.
         ContainerStateKind::Created if code != 0 || !container.message.is_empty() => {
             container.state = ContainerStateKind::Exited;
-            container.reason = "ContainerCannotRun".to_owned();
+            "ContainerCannotRun".clone_into(&mut container.reason);
             container.exit_code = if code == 0 { START_FAILED } else { code };
             container.finished_at = created_at;
         }

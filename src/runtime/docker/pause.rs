@@ -68,6 +68,11 @@ const WIDE: bool = cfg!(target_pointer_width = "64");
 const BASE: u64 = 0x1_0000;
 const BLOCK: usize = 512;
 
+/// Appends the lowest bytes of a number.
+fn put(file: &mut Vec<u8>, value: u64, bytes: usize) {
+    file.extend_from_slice(&value.to_le_bytes()[..bytes]);
+}
+
 /// A program for this machine that does nothing.
 fn program() -> Vec<u8> {
     let (file_header, program_header) = if WIDE { (64_u64, 56_u64) } else { (52, 32) };
@@ -76,9 +81,6 @@ fn program() -> Vec<u8> {
     let start = (file_header + program_header).next_multiple_of(8);
     let length = start + u64::try_from(code.len()).unwrap_or_default();
     let mut file = vec![0x7f, b'E', b'L', b'F', if WIDE { 2 } else { 1 }, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    fn put(file: &mut Vec<u8>, value: u64, bytes: usize) {
-        file.extend_from_slice(&value.to_le_bytes()[..bytes]);
-    }
     let word = if WIDE { 8 } else { 4 };
     put(&mut file, 2, 2);
     put(&mut file, MACHINE.0.into(), 2);

@@ -47,8 +47,8 @@ pub(super) async fn run(engine: &Engine, config: &SandboxConfig) -> Result<Sandb
 }
 
 async fn load_pause(engine: &Engine, call: &'static str) -> Result<(), RuntimeError> {
-    let (name, tag) = request::PAUSE_IMAGE.rsplit_once(':').unwrap_or_default();
-    let path = format!("/images/create?fromSrc=-&repo={name}&tag={tag}");
+    // Podman ignores a tag beside the name.
+    let path = format!("/images/create?fromSrc=-&repo={}", request::PAUSE_IMAGE);
     engine.client.post(call, &path, Content::Tar(pause::archive())).await.map(drop)
 }
 

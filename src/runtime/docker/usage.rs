@@ -61,19 +61,16 @@ async fn layer(engine: &Engine, id: &str) -> Result<Option<DiskFigures>, Runtime
             Some(PathBuf::from(upper)).filter(|path| path.is_absolute())
         }
     };
-    let figures = match place.clone() {
-        Some(place) => {
-            rt::blocking("measure writable layer", move || {
-                let (bytes, inodes) = disk_usage(&place).unwrap_or_default();
-                DiskFigures { place, bytes: Some(bytes), inodes: Some(inodes) }
-            })
-            .await
-        }
-        None => {
-            let object = engine.client.get(CALL, &format!("/containers/{id}/json?size=1")).await?;
-            let place = text(&engine.info(CALL).await?["DockerRootDir"]).into();
-            DiskFigures { place, bytes: object["SizeRw"].as_u64(), inodes: None }
-        }
+    let figures = if let Some(place) = place.clone() {
+        rt::blocking("measure writable layer", move || {
+            let (bytes, inodes) = disk_usage(&place).unwrap_or_default();
+            DiskFigures { place, bytes: Some(bytes), inodes: Some(inodes) }
+        })
+        .await
+    } else {
+        let object = engine.client.get(CALL, &format!("/containers/{id}/json?size=1")).await?;
+        let place = text(&engine.info(CALL).await?["DockerRootDir"]).into();
+        DiskFigures { place, bytes: object["SizeRw"].as_u64(), inodes: None }
     };
     let measured = Some((Instant::now(), figures.clone()));
     engine.layers.borrow_mut().insert(id.to_owned(), MeasuredLayer { place, measured });
