@@ -53,17 +53,17 @@ fn is_stderr(stream: &[u8]) -> Option<bool> {
 mod tests {
     use super::*;
 
-    fn line(is_stderr: bool, is_partial: bool, text: &'static [u8]) -> Option<LogLine<'static>> {
-        Some(LogLine { time: b"now".into(), is_stderr, is_partial, text: text.into() })
+    fn line(is_stderr: bool, is_partial: bool, text: &'static [u8]) -> LogLine<'static> {
+        LogLine { time: b"now".into(), is_stderr, is_partial, text: text.into() }
     }
 
     #[test]
     fn log_lines_have_four_parts_and_a_known_stream() {
         for (given, expected) in [
-            (&b"now stdout F one two"[..], line(false, false, &b"one two"[..])),
-            (b"now stderr P  half", line(true, true, b" half")),
-            (b"now stderr P:x half", line(true, true, b"half")),
-            (b"now stdout F:P ", line(false, false, b"")),
+            (&b"now stdout F one two"[..], Some(line(false, false, &b"one two"[..]))),
+            (b"now stderr P  half", Some(line(true, true, b" half"))),
+            (b"now stderr P:x half", Some(line(true, true, b"half"))),
+            (b"now stdout F:P ", Some(line(false, false, b""))),
             (b"now stdout F", None),
             (b"now stdin F text", None),
             (b"torn", None),
@@ -78,13 +78,13 @@ mod tests {
         for (given, expected) in [
             (
                 &br#"{"log":"one \"two\"\n","stream":"stdout","time":"now"}"#[..],
-                line(false, false, b"one \"two\""),
+                Some(line(false, false, b"one \"two\"")),
             ),
             (
                 br#"{"log":"half","stream":"stderr","attrs":{"a":"b"},"time":"now"}"#,
-                line(true, true, b"half"),
+                Some(line(true, true, b"half")),
             ),
-            (br#"{"log":"\n","stream":"stdout","time":"now"}"#, line(false, false, b"")),
+            (br#"{"log":"\n","stream":"stdout","time":"now"}"#, Some(line(false, false, b""))),
             (br#"{"log":"a\n","stream":"stdin","time":"now"}"#, None),
             (br#"{"log":"a\n","stream":"stdout"}"#, None),
             (br#"{"log":"torn"#, None),

@@ -26,9 +26,9 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     let listens = "echo ready; while read line; do echo got $line; [ $line = end ] && exit 0; done";
     let mut listener = node.pod("listener", listens);
     listener["spec"]["containers"][0]["stdin"] = json!(true);
-    // Without it containerd takes a client's outputs away when its input ends, whatever the program still has to say.
+    // Without it containerd and Docker take a client's outputs away when its input ends, whatever the program still has to say.
     listener["spec"]["containers"][0]["stdinOnce"] =
-        json!(matches!(node.runtime, TestRuntime::Containerd(..)));
+        json!(matches!(node.runtime, TestRuntime::Containerd(..) | TestRuntime::Docker(..)));
     node.apply(&listener);
     node.agent.start();
     api.wait(&mut node.agent);

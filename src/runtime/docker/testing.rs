@@ -13,7 +13,7 @@ pub(crate) fn socket(answer: fn(&str) -> String) -> PathBuf {
     let path = std::env::temp_dir().join(format!("agent-docker-{}-{number}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).expect("listen");
-    std::thread::spawn(move || {
+    let serve = move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("accept");
             let mut request = [0; 4096];
@@ -22,7 +22,8 @@ pub(crate) fn socket(answer: fn(&str) -> String) -> PathBuf {
             // The client may have seen enough.
             let _ = stream.write_all(answer(request.lines().next().unwrap_or_default()).as_bytes());
         }
-    });
+    };
+    crate::platform::rt::spawn_thread("docker of a test", serve).expect("start a thread");
     path
 }
 

@@ -9,7 +9,7 @@ fn labels(kind: &str) -> Value {
     })
 }
 
-fn inspected(state: Value) -> Option<ObservedContainer> {
+fn inspected(state: &Value) -> Option<ObservedContainer> {
     let object = json!({
         "Id": "c1", "Name": "/k8s_main_web_ns_u1_3", "Created": "2026-11-28T12:42:02.5Z", "State": state,
         "LogPath": "/d/c1-json.log", "Config": { "Labels": labels(CONTAINER) },
@@ -57,7 +57,7 @@ fn the_state_of_a_container_says_how_it_ended() {
         })
     };
     for (oom, code, reason) in [(false, 0, "Completed"), (false, 3, "Error"), (true, 137, "OOMKilled")] {
-        let found = inspected(ended(oom, code)).expect("a pod's");
+        let found = inspected(&ended(oom, code)).expect("a pod's");
         assert_eq!((found.reason.as_str(), found.exit_code), (reason, code));
         assert!(found.started_at < found.finished_at);
     }
@@ -72,12 +72,12 @@ fn the_state_of_a_container_says_how_it_ended() {
 
 #[test]
 fn a_container_whose_program_cannot_be_started_has_ended() {
-    let found =
-        inspected(json!({ "Status": "created", "ExitCode": 127, "Error": "no such file" })).expect("a pod's");
+    let found = inspected(&json!({ "Status": "created", "ExitCode": 127, "Error": "no such file" }))
+        .expect("a pod's");
     assert_eq!((found.state, found.reason.as_str()), (ContainerStateKind::Exited, "ContainerCannotRun"));
     assert_eq!((found.exit_code, found.message.as_str()), (127, "no such file"));
     assert_eq!(found.finished_at, found.created_at);
-    let waits = inspected(json!({ "Status": "created", "ExitCode": 0, "Error": "" })).expect("a pod's");
+    let waits = inspected(&json!({ "Status": "created", "ExitCode": 0, "Error": "" })).expect("a pod's");
     assert_eq!(waits.state, ContainerStateKind::Created);
 }
 
