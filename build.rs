@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Compiled together; their imports are looked up in `ROOT`.
 const FILES: [&str; 8] = [
@@ -23,6 +23,9 @@ const ROOT: &str = "proto";
 /// Directories of texts, and the names under which `codec::packed` reads what becomes of them.
 const TEXTS: [(&str, &str); 2] =
     [("src/model/api/schema", "schema.z"), ("src/cmd/control_plane/templates", "templates.z")];
+
+/// The texts of `--help`.
+const HELP: &str = "src/cmd/help";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
@@ -57,9 +60,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)?;
     for (directory, name) in TEXTS {
-        pack(directory, name)?;
+        pack(&without_remarks(directory)?, name)?;
     }
-    Ok(())
+    pack(&named(HELP)?, "help.z")
 }
 
 /// Whether the compiler links with the linker that it brings along, as it does for this target alone. GNU ld does not know the
@@ -74,16 +77,30 @@ fn links_with_lld() -> Result<bool, Box<dyn Error>> {
     Ok(Path::new(sysroot.trim()).join("lib/rustlib").join(TARGET).join("bin/gcc-ld/ld.lld").exists())
 }
 
-/// All texts of a directory without what is for their readers: the length as four bytes, least significant first, then a
-/// zlib stream.
-fn pack(directory: &str, name: &str) -> Result<(), Box<dyn Error>> {
+/// The texts of a directory, in the order of their names.
+fn texts_of(directory: &str) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     println!("cargo:rerun-if-changed={directory}");
     let files = std::fs::read_dir(directory)?.collect::<Result<Vec<_>, _>>()?;
     let mut paths: Vec<_> = files.into_iter().map(|file| file.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt" || extension == "yaml"));
     paths.sort();
+    Ok(paths)
+}
+
+/// Each text of a directory after its name, separated by NUL.
+fn named(directory: &str) -> Result<String, Box<dyn Error>> {
+    let mut texts = Vec::new();
+    for path in texts_of(directory)? {
+        let name = path.file_stem().and_then(|name| name.to_str()).ok_or("a name of a text is not UTF-8")?;
+        texts.push(format!("{name}\n{}", std::fs::read_to_string(&path)?));
+    }
+    Ok(texts.join("\0"))
+}
+
+/// All texts of a directory without what is for their readers.
+fn without_remarks(directory: &str) -> Result<String, Box<dyn Error>> {
     let mut texts = String::new();
-    for path in paths {
+    for path in texts_of(directory)? {
         for line in std::fs::read_to_string(path)?.lines() {
             if !line.is_empty() && !line.starts_with('#') {
                 texts.push_str(line);
@@ -91,6 +108,11 @@ fn pack(directory: &str, name: &str) -> Result<(), Box<dyn Error>> {
             }
         }
     }
+    Ok(texts)
+}
+
+/// The length as four bytes, least significant first, then a zlib stream.
+fn pack(texts: &str, name: &str) -> Result<(), Box<dyn Error>> {
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
     packed.write_all(texts.as_bytes())?;
     let packed = packed.finish()?;

@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod control_plane;
+mod help;
 pub mod init;
 pub mod kubelet_alias;
 pub mod upgrade;

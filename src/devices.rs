@@ -298,13 +298,29 @@ impl DeviceManager {
     /// Allocates the devices that each container of the pod requests, unless it has them already. A pod keeps
     /// its devices even when the plugin disconnects.
     pub(crate) async fn allocate(&self, pod: &Pod) -> Result<(), String> {
+        self.allocate_until(pod, None, None)
+            .await
+            .map_err(|why| format!("Allocate failed due to {why}, which is unexpected"))
+    }
+
+    /// The same up to the container `last`, with devices near these NUMA nodes before others. The error is the bare
+    /// cause.
+    pub(crate) async fn allocate_until(
+        &self,
+        pod: &Pod,
+        last: Option<&str>,
+        near: Option<u64>,
+    ) -> Result<(), String> {
         loop {
             let need = next_need(pod, &self.0.state.borrow().allocated);
-            let Some(need) = need else { return Ok(()) };
+            let Some(mut need) = need.filter(|need| last.is_none_or(|last| need.container == last)) else {
+                return Ok(());
+            };
+            need.near = near;
             let began = Instant::now();
             let allocated = Box::pin(self.allocate_one(pod, &need)).await;
             metrics::observe(&ALLOCATIONS, &[&need.resource], began.elapsed());
-            allocated.map_err(|why| format!("Allocate failed due to {why}, which is unexpected"))?;
+            allocated?;
         }
     }
 

@@ -15,6 +15,8 @@ pub mod runtime;
 
 pub mod devices;
 
+pub mod managers;
+
 pub mod pod;
 
 pub mod desired;

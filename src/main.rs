@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use edge_agent::agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
 use edge_agent::agent::kubelet::run_once::RunOnceOutcome;
+use edge_agent::agent::kubelet::setup::configs::logging as logging_config;
 use edge_agent::agent::kubelet::setup::{self, DaemonEnvironment, Finished};
 use edge_agent::cmd::{cli, control_plane, init, kubelet_alias, upgrade};
 use edge_agent::platform::clock::Clock;
-use edge_agent::platform::logging::{self, LogConfig, LogFormat};
+use edge_agent::platform::logging;
 use edge_agent::platform::rt;
 use edge_agent::runtime::embedded;
 
@@ -58,7 +59,7 @@ fn kubelet(arguments: &[OsString]) -> u8 {
         print_error(&error);
         return error.exit_code();
     };
-    logging::init(&log_config(&resolved));
+    logging::init(&logging_config(&resolved.kubelet));
     let notify_socket = std::env::var("NOTIFY_SOCKET").ok();
     match rt::run(kubelet_alias::wait(&resolved, missing.to_owned(), notify_socket.as_deref())) {
         Ok(Ok(false)) => return 0,
@@ -120,7 +121,7 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
 }
 
 fn run_kubelet(resolved: &Resolved) -> u8 {
-    logging::init(&log_config(resolved));
+    logging::init(&logging_config(&resolved.kubelet));
     for line in &resolved.warnings {
         log::warn!("{line}");
     }
@@ -131,9 +132,6 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
     }
     if resolved.kubelet.logging_verbosity >= 5 {
         log::info!(config = resolved.config_log(); "Configuration");
-    }
-    for setting in &resolved.unimplemented_settings {
-        log::info!("{setting}");
     }
     let environment = DaemonEnvironment {
         notify_socket: std::env::var("NOTIFY_SOCKET").ok(),
@@ -158,7 +156,7 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
 }
 
 fn run_cri(flags: &CriFlags, resolved: &Resolved) -> u8 {
-    logging::init(&log_config(resolved));
+    logging::init(&logging_config(&resolved.kubelet));
     for line in &resolved.warnings {
         log::warn!("{line}");
     }
@@ -173,20 +171,6 @@ fn run_cri(flags: &CriFlags, resolved: &Resolved) -> u8 {
             print_error(&error);
             FAILED
         }
-    }
-}
-
-fn log_config(resolved: &Resolved) -> LogConfig {
-    let kubelet = &resolved.kubelet;
-    let number = |verbosity: u32| i32::try_from(verbosity).unwrap_or(i32::MAX);
-    LogConfig {
-        format: if kubelet.logging_format == "json" { LogFormat::Json } else { LogFormat::Text },
-        verbosity: number(kubelet.logging_verbosity),
-        vmodule: kubelet
-            .logging_vmodule
-            .iter()
-            .map(|item| (item.file_pattern.clone(), number(item.verbosity)))
-            .collect(),
     }
 }
 

@@ -48,6 +48,7 @@ use crate::node::stats::Stats;
 use crate::node::usage::{NodeUse, Summary};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
 use crate::platform::sys::kernel_log::MemoryStalls;
 use crate::platform::sys::node::{FileSystemFacts, file_system};
 use crate::pod::events::{EventRecorder, EventType};
@@ -73,6 +74,8 @@ pub(crate) type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
 pub struct NodeConfig {
     pub eviction: EvictionConfig,
     pub images: ImageLimits,
+    /// `kernelMemcgNotification`: a kernel without notifications is worth a warning.
+    pub kernel_notification: bool,
     /// `localStorageCapacityIsolation`: limits of local storage are enforced.
     pub isolates_storage: bool,
     /// `<root-dir>`: the node's disk.
@@ -80,7 +83,7 @@ pub struct NodeConfig {
 }
 
 pub struct NodeParts {
-    pub config: NodeConfig,
+    pub config: Live<NodeConfig>,
     pub clock: Clock,
     pub events: EventRecorder,
     pub statuses: Rc<StatusManager>,
@@ -171,7 +174,8 @@ impl NodeManager {
     /// The kernel's memory stall events (PSI). `None` if no memory threshold is configured, or if the kernel
     /// does not provide them.
     fn stalls(&self) -> Option<MemoryStalls> {
-        let mut thresholds = self.parts.config.eviction.thresholds.iter();
+        let config = self.parts.config.get();
+        let mut thresholds = config.eviction.thresholds.iter();
         let is_wanted = thresholds.any(|threshold| threshold.signal.pressure() == Pressure::Memory);
         // A simulation has simulated memory, and no reactor.
         if !is_wanted || rt::jobs_run_inline() {
@@ -179,6 +183,12 @@ impl NodeManager {
         }
         match MemoryStalls::open() {
             Ok(stalls) => Some(stalls),
+            // The kubelet's kernel notifications were asked for by their setting.
+            Err(error) if config.kernel_notification => {
+                log::warn!(err:% = error; "Failed to watch memory pressure events, checking memory \
+                     periodically");
+                None
+            }
             Err(error) => {
                 log::debug!(err:% = error; "Failed to watch memory pressure events, checking memory \
                      periodically");
@@ -196,7 +206,8 @@ impl NodeManager {
         let has_changed = std::mem::take(&mut self.has_changed);
         self.is_futile &= !has_changed;
         let look = self.observe().await;
-        let (state, verdict) = evaluate(&self.parts.config.eviction, &self.state, &look.seen, self.now());
+        let (state, verdict) =
+            evaluate(&self.parts.config.get().eviction, &self.state, &look.seen, self.now());
         self.state = state;
         self.publish(&verdict.pressure);
         // A pod's change affects the figures a little later.
@@ -229,7 +240,8 @@ impl NodeManager {
             }
         }
         let node = self.parts.stats.node().await;
-        let (root, places) = (self.parts.config.root_dir.clone(), self.places.clone().unwrap_or_default());
+        let (root, places) =
+            (self.parts.config.get().root_dir.clone(), self.places.clone().unwrap_or_default());
         let (mut look, root) = rt::blocking("file systems", move || disks(&root, &places)).await;
         let mut see = |signal, capacity, available: Option<u64>| {
             if let (Some(capacity), Some(available)) = (capacity, available) {

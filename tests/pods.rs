@@ -26,6 +26,7 @@ mod inside;
 mod kubectl;
 mod lifecycle;
 mod logs;
+mod managers;
 mod manifests;
 mod network;
 mod objects;

@@ -18,6 +18,7 @@ mod many;
 mod memory;
 mod node;
 mod plugins;
+mod reload;
 mod rollout;
 mod runonce;
 mod runtime;

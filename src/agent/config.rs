@@ -4,7 +4,9 @@
 //! know what any setting does.
 
 mod args;
+mod changes;
 mod cri;
+mod effects;
 mod error;
 mod explain;
 mod fields;
@@ -25,10 +27,13 @@ mod tests;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
 
 use serde_json::Value;
 
 pub use crate::model::duration::{DurationError, GoDuration};
+pub(crate) use changes::ConfigChanges;
 pub use cri::CriFlags;
 pub use error::{ConfigError, ConfigFinding, FileError, Findings, FlagError, RunOnceError};
 pub use fields::{
@@ -43,6 +48,8 @@ pub use value::ValueError;
 
 use args::{Args, Command, scan};
 use suggest::nearest;
+
+use crate::platform::logging::chain;
 
 /// The host's facts on which the configuration depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,13 +116,13 @@ pub struct Resolved {
     pub warnings: Vec<String>,
     /// `FLAG: --name="value"` for every flag, in alphabetical order.
     pub flag_dump: Vec<String>,
-    /// Settings by the user that this version accepts and ignores, one line each.
-    pub unimplemented_settings: Vec<String>,
     document: Value,
+    args: Args,
+    environment: Environment,
     /// Flags that were given and have no effect where the runtime connects pods.
     without_network: Vec<&'static str>,
     /// A Docker Engine has answered at the runtime's endpoint.
-    is_docker: Cell<bool>,
+    is_docker: Rc<Cell<bool>>,
 }
 
 impl Resolved {
@@ -140,6 +147,38 @@ impl Resolved {
     #[must_use]
     pub(crate) fn owns_pod_network(&self) -> bool {
         self.is_docker.get() || self.kubelet.container_runtime_endpoint == "embedded"
+    }
+
+    /// What reads the files of the same command line again, with the error as its text.
+    pub(crate) fn reader(&self) -> Box<dyn Fn() -> Result<Self, String>> {
+        let (args, environment) = (self.args.clone(), self.environment.clone());
+        let is_docker = Rc::clone(&self.is_docker);
+        Box::new(move || {
+            let read = typed::resolve(&args, &environment).and_then(|mut resolved| {
+                typed::check_embedded_only(&args, &mut resolved)?;
+                resolved.is_docker = Rc::clone(&is_docker);
+                Ok(resolved)
+            });
+            read.map_err(|error| chain(&error))
+        })
+    }
+
+    /// The file and the directory of the configuration on the command line.
+    pub(crate) fn files(&self) -> [Option<PathBuf>; 2] {
+        ["config", "config-dir"].map(|flag| {
+            let path = self.args.value(flag).and_then(Value::as_str).filter(|path| !path.is_empty());
+            path.map(PathBuf::from)
+        })
+    }
+
+    /// The fields that differ from the configuration at the start, and from the one taken over last.
+    pub(crate) fn changes_since(&self, start: &Value, last: &Value) -> ConfigChanges {
+        changes::changes(start, last, &self.document)
+    }
+
+    /// The fields as JSON, header values included.
+    pub(crate) fn document(&self) -> Value {
+        self.document.clone()
     }
 
     /// The resolved `KubeletConfiguration` as YAML that `--config` would read, header values masked.

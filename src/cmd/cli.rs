@@ -29,6 +29,7 @@ mod offline;
 mod ps;
 mod resolve;
 mod restart;
+mod snapshot;
 mod source;
 mod start;
 mod status;
@@ -124,6 +125,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "delete" => delete::run(arguments, &mut environment),
         "run" => start::run(arguments, &mut environment),
         "apply" => apply::run(arguments, &mut environment),
+        "snapshot" => snapshot::run(arguments, &mut environment),
         "restart" => restart::run(restart::Act::Restart, arguments, &mut environment),
         "stop" => restart::run(restart::Act::Stop, arguments, &mut environment),
         "ps" => ps::run(arguments, &mut environment),

@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::cmd::cli::{ClientError, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Environment};
+use crate::cmd::help;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::lock::{self, FileLock};
@@ -106,7 +107,7 @@ pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
         }
         session.json = options.json;
         if options.help {
-            session.print(args::HELP)?;
+            session.print(&help::text("upgrade"))?;
             return Ok(EXIT_OK);
         }
         match options.what.as_str() {

@@ -290,7 +290,7 @@ fn check_resize(old: &Pod, new: &Pod) -> Vec<FieldError> {
     if given(old) == given(new) {
         return Vec::new();
     }
-    infeasible(old, new).map(|why| invalid("spec", "", &why)).into_iter().collect()
+    infeasible(old, new, (false, false)).map(|why| invalid("spec", "", &why)).into_iter().collect()
 }
 
 fn check_ephemeral_update(old: &Pod, new: &Pod) -> Vec<FieldError> {

@@ -46,7 +46,7 @@ pub(crate) struct Allocation {
 
 impl Allocation {
     /// Ids of all NUMA nodes. One that is near to several nodes appears once for each.
-    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
         self.devices.values().flatten().map(String::as_str)
     }
 }
@@ -59,6 +59,8 @@ pub(crate) struct Need {
     pub count: usize,
     /// Devices of earlier init containers that no other container uses; these are taken first.
     pub reusable: BTreeSet<String>,
+    /// NUMA nodes, a bit each: devices near them are taken before others.
+    pub near: Option<u64>,
 }
 
 /// The candidates for an allocation.
@@ -89,36 +91,48 @@ pub(super) fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
                 && allocation.resource == resource
         })
     };
-    let all = pod.spec.init_containers.iter().map(|container| (container, !is_sidecar(container)));
-    let all = all.chain(pod.spec.containers.iter().map(|container| (container, false)));
-    for (container, _) in all.clone() {
+    for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
         for (resource, amount) in &container.resources.limits {
             let count = usize::try_from(amount.value()).unwrap_or(0);
             if count == 0 || !is_extended(resource) || has(container, resource).is_some() {
                 continue;
             }
-            let mut reusable = BTreeSet::new();
-            for (earlier, lends) in all.clone() {
-                if earlier.name == container.name {
-                    break;
-                }
-                for id in has(earlier, resource).iter().flat_map(|allocation| allocation.ids()) {
-                    if lends {
-                        reusable.insert(id.to_owned());
-                    } else {
-                        reusable.remove(id);
-                    }
-                }
-            }
             return Some(Need {
                 container: container.name.clone(),
                 resource: resource.clone(),
                 count,
-                reusable,
+                reusable: reusable(pod, &container.name, resource, allocated),
+                near: None,
             });
         }
     }
     None
+}
+
+/// Devices of init containers before this one that no other container uses.
+#[must_use]
+pub(crate) fn reusable(
+    pod: &Pod,
+    container: &str,
+    resource: &str,
+    allocated: &[Allocation],
+) -> BTreeSet<String> {
+    let mut reusable = BTreeSet::new();
+    let all = pod.spec.init_containers.iter().map(|container| (container, !is_sidecar(container)));
+    let all = all.chain(pod.spec.containers.iter().map(|container| (container, false)));
+    for (earlier, lends) in all.take_while(|(earlier, _)| earlier.name != container) {
+        let is_its = |each: &&Allocation| {
+            each.pod == pod.metadata.uid && each.container == earlier.name && each.resource == resource
+        };
+        for id in allocated.iter().filter(is_its).flat_map(Allocation::ids) {
+            if lends {
+                reusable.insert(id.to_owned());
+            } else {
+                reusable.remove(id);
+            }
+        }
+    }
+    reusable
 }
 
 /// The candidates for a need. Texts are upstream's.
@@ -143,7 +157,27 @@ pub(crate) fn choice(need: &Need, resources: &Resources, allocated: &[Allocation
             available.len()
         ));
     }
-    Ok(Choice { taken, available })
+    Ok(Choice { available: nearest(available, need.count - taken.len(), need.near, devices), taken })
+}
+
+/// A bit for each NUMA node that the device is near to.
+#[must_use]
+pub(crate) fn node_bits(device: &PluginDevice) -> u64 {
+    let bit = |node: &i64| u32::try_from(*node).ok().and_then(|node| 1_u64.checked_shl(node));
+    device.nodes.iter().filter_map(bit).fold(0, |bits, bit| bits | bit)
+}
+
+/// Devices near the nodes alone if they suffice; else those, then others, then devices that are near to none.
+fn nearest(available: Vec<String>, count: usize, near: Option<u64>, devices: &Devices) -> Vec<String> {
+    let Some(near) = near else { return available };
+    let mut groups = [Vec::new(), Vec::new(), Vec::new()];
+    for id in available {
+        let bits = devices.get(&id).map(node_bits).unwrap_or_default();
+        let group = if bits == 0 { 2 } else { usize::from(bits & near == 0) };
+        groups[group].push(id);
+    }
+    let [aligned, others, anywhere] = groups;
+    if aligned.len() >= count { aligned } else { [aligned, others, anywhere].concat() }
 }
 
 /// The final choice: the plugin's preferred devices first, as far as they are available.

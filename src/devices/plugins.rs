@@ -19,6 +19,8 @@ use prost::Message;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
+pub(crate) use pod_resources::OwnResources;
+
 use crate::devices::DeviceManager;
 use crate::model::api::pod::Pod;
 use crate::platform::bind::{BindError, bind};
@@ -45,6 +47,7 @@ pub(crate) async fn start(
     root: &Path,
     devices: &DeviceManager,
     pods: Rc<dyn Fn() -> Vec<Pod>>,
+    owned: pod_resources::Owned,
     csi: Option<Rc<dyn CsiPlugins>>,
 ) -> Result<Vec<JoinHandle<()>>, BindError> {
     let plugins = directory(root);
@@ -64,7 +67,7 @@ pub(crate) async fn start(
             }
         })
     };
-    let about = pod_resources::PodResources::new(devices.clone(), pods);
+    let about = pod_resources::PodResources::new(devices.clone(), pods, owned);
     Ok(vec![
         rt::spawn("device plugin socket", serve("the device plugin socket", registration, Rc::new(register))),
         rt::spawn(

@@ -102,6 +102,8 @@ pub(crate) const OPAQUE: &str = "Opaque";
 
 /// Below the agent's root directory: `<namespace>/<name>` of each claim.
 pub(crate) const VOLUMES_DIR: &str = "volumes";
+/// The directory of their snapshots, below the root directory.
+pub(crate) const SNAPSHOTS_DIR: &str = "snapshots";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectKey {

@@ -105,7 +105,7 @@ impl NodeManager {
         disk: Option<FileSystemFacts>,
         has_changed: bool,
     ) -> Option<Duration> {
-        let limits = self.parts.config.images;
+        let limits = self.parts.config.get().images;
         if limits.is_off() {
             return None;
         }
@@ -160,8 +160,8 @@ impl NodeManager {
             }
         }
         // Only work with a deadline of its own justifies a wake-up.
-        let is_awaited =
-            wanted.is_some_and(|wanted| freed < wanted) || !self.parts.config.images.maximum_age.is_zero();
+        let is_awaited = wanted.is_some_and(|wanted| freed < wanted)
+            || !self.parts.config.get().images.maximum_age.is_zero();
         self.images.again_at = plan.again_after.filter(|_| is_awaited).map(|after| now.saturating_add(after));
         Ok(())
     }
@@ -169,7 +169,7 @@ impl NodeManager {
     /// Lists all images and those in use.
     async fn plan(&mut self) -> Result<ImagePlan, RuntimeError> {
         let runtime = &self.parts.runtime;
-        let root = self.parts.config.root_dir.clone();
+        let root = self.parts.config.get().root_dir.clone();
         let records = rt::blocking("pull-records", move || Prunable::list(&root)).await;
         let images = Rc::clone(runtime).images().await?;
         let ids = images.iter().map(|image| image.id.clone()).into_set();
@@ -178,8 +178,8 @@ impl NodeManager {
         let (now, used) = (self.now(), named_ids(&images, &names));
         self.images.history.observe(&images, &used, now);
         (self.images.listed_at, self.images.is_dirty) = (Some(now), false);
-        let plan = self.images.history.plan(&images, &used, &self.parts.config.images, now);
-        if !self.parts.config.images.maximum_age.is_zero() {
+        let plan = self.images.history.plan(&images, &used, &self.parts.config.get().images, now);
+        if !self.parts.config.get().images.maximum_age.is_zero() {
             // Whatever triggered this check: images that are too old now, or will be, stay scheduled.
             let soonest = if plan.old.is_empty() { plan.again_after } else { Some(Duration::ZERO) };
             self.images.again_at = soonest.map(|after| now.saturating_add(after));
@@ -227,7 +227,7 @@ impl NodeManager {
                 continue;
             }
             let look = self.observe().await;
-            if is_resolved(&self.parts.config.eviction, &look.seen) {
+            if is_resolved(&self.parts.config.get().eviction, &look.seen) {
                 return true;
             }
         }

@@ -73,7 +73,7 @@ impl NodeManager {
         let ranked = rank(threshold.signal, with_usage, look.disks);
         let Some(pod) = ranked.first() else { return false };
         let message = message(pod, usage.get(&pod.metadata.uid), &threshold, &look.seen);
-        let grace = grace_seconds(pod, &threshold, self.parts.config.eviction.max_pod_grace_seconds);
+        let grace = grace_seconds(pod, &threshold, self.parts.config.get().eviction.max_pod_grace_seconds);
         self.evict(pod, message, grace, threshold.signal.name()).await;
         true
     }
@@ -112,7 +112,7 @@ impl NodeManager {
     /// Evicts pods that use more of the disk than their limits. Returns the time until the next check, if any
     /// pod has a limit.
     pub(super) async fn enforce_limits(&mut self, disks: Disks) -> Option<Duration> {
-        if !self.parts.config.isolates_storage {
+        if !self.parts.config.get().isolates_storage {
             return None;
         }
         let mut pods = self.candidates();

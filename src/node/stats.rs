@@ -98,6 +98,8 @@ pub struct StatsConfig {
     /// `--runtime-cgroups`: the container runtime's cgroup; empty to leave it out.
     pub runtime_cgroup: String,
     pub pod_logs_dir: PathBuf,
+    /// `volumeStatsAggPeriod`: a younger result of a directory's walk is used as it is. `None`: no directory is walked.
+    pub walk_period: Option<Duration>,
 }
 
 pub struct Stats {
@@ -121,6 +123,7 @@ impl Stats {
     /// Reads nothing before the first request.
     #[must_use]
     pub fn new(config: StatsConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Rc<Self> {
+        let disks = Rc::new(Disks::new(config.walk_period));
         let (config, origin) = (Arc::new(config), Instant::now());
         Rc::new(Self {
             config,
@@ -128,7 +131,7 @@ impl Stats {
             origin,
             objects,
             rates: RefCell::default(),
-            disks: Rc::default(),
+            disks,
             csi: RefCell::default(),
             forgetting: Cell::new(false),
         })

@@ -73,11 +73,12 @@ fn bench(hard: &str) -> Bench {
         runtime_cgroup: String::new(),
         root_dir: PathBuf::from("/"),
         pod_logs_dir: PathBuf::from("/nowhere"),
+        walk_period: Some(Duration::from_secs(60)),
     };
     let objects = Rc::new(LocalObjects::new(PathBuf::from("/nowhere"), revisions));
     let gone = Rc::new(Notes::default());
     let parts = NodeParts {
-        config,
+        config: Live::new(config),
         clock: clock.clone(),
         events: events.clone(),
         statuses: Rc::clone(&statuses),
@@ -164,7 +165,9 @@ fn image_gc_frees_only_what_is_needed_and_no_wanted_image() {
 fn an_image_that_is_too_young_is_come_back_for() {
     run(async {
         let mut bench = bench("1");
-        bench.keeper.parts.config.images.minimum_age = Duration::from_secs(120);
+        let mut config = NodeConfig::clone(&bench.keeper.parts.config.get());
+        config.images.minimum_age = Duration::from_secs(120);
+        bench.keeper.parts.config.set(config);
         bench.look(50).await;
         bench.add("new", 5);
         let again = bench.look(10).await;
@@ -183,7 +186,7 @@ fn pods_are_evicted_singly_once_images_are_exhausted() {
         enough.add("a", 1);
         enough.add("b", 1);
         enough.want("may-go", "x", "api");
-        let threshold = enough.keeper.parts.config.eviction.thresholds[0];
+        let threshold = enough.keeper.parts.config.get().eviction.thresholds[0];
         let look = enough.keeper.observe().await;
         assert!(enough.keeper.reclaim(threshold, &look).await, "dead containers first");
         assert_eq!((enough.left().len(), enough.gone.0.borrow().len()), (2, 0));
@@ -197,7 +200,7 @@ fn pods_are_evicted_singly_once_images_are_exhausted() {
             short.want(name, "x", source);
         }
         let look = short.keeper.observe().await;
-        let threshold = short.keeper.parts.config.eviction.thresholds[0];
+        let threshold = short.keeper.parts.config.get().eviction.thresholds[0];
         assert!(short.keeper.reclaim(threshold, &look).await && short.gone.0.borrow().is_empty());
         assert!(short.keeper.reclaim(threshold, &look).await);
         assert!(short.left().is_empty());

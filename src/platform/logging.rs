@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io::Write;
+use std::sync::{PoisonError, RwLock};
 
 use log::kv::{Key, Value, VisitSource};
 use log::{Level, LevelFilter, Record};
@@ -43,28 +44,56 @@ impl Default for LogConfig {
     }
 }
 
+/// The configuration in force, once there is a logger.
+static IN_FORCE: RwLock<Option<LogConfig>> = RwLock::new(None);
+
+/// Replaces verbosity and `vmodule`; the format stays.
+pub(crate) fn reconfigure(verbosity: i32, vmodule: Vec<(String, i32)>) {
+    let mut in_force = IN_FORCE.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(config) = in_force.as_mut() {
+        (config.verbosity, config.vmodule) = (verbosity, vmodule);
+        log::set_max_level(most_verbose(config).max(LevelFilter::Warn));
+    }
+}
+
+/// Replaces the verbosity only.
+pub(crate) fn set_verbosity(verbosity: i32) {
+    let vmodule = IN_FORCE.read().ok().and_then(|config| Some(config.as_ref()?.vmodule.clone()));
+    reconfigure(verbosity, vmodule.unwrap_or_default());
+}
+
+fn most_verbose(config: &LogConfig) -> LevelFilter {
+    let all = config.vmodule.iter().map(|(_, verbosity)| *verbosity).chain([config.verbosity]);
+    level(all.max().unwrap_or(config.verbosity))
+}
+
 /// Installs the logger. A second call changes nothing.
 pub fn init(config: &LogConfig) {
     let mut builder = env_logger::Builder::new();
     // Libraries log only warnings and errors; the text of their messages is not under the agent's control.
     builder.filter_level(LevelFilter::Warn);
-    let most = config.vmodule.iter().map(|(_, verbosity)| *verbosity).chain([config.verbosity]).max();
     for own in OWN_CRATES {
-        builder.filter_module(own, level(most.unwrap_or(config.verbosity)));
+        // What each file may log is decided below, by a configuration that may change.
+        builder.filter_module(own, LevelFilter::Trace);
     }
     let pid = std::process::id();
-    let config = config.clone();
     builder.format(move |output, record| {
-        if record.level() > allowed(&config, file_name(record)) {
+        let in_force = IN_FORCE.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(config) =
+            in_force.as_ref().filter(|config| record.level() <= allowed(config, file_name(record)))
+        else {
             return Ok(());
-        }
+        };
         let line = match config.format {
             LogFormat::Text => text_line(record, pid),
             LogFormat::Json => json_line(record),
         };
         output.write_all(line.as_bytes())
     });
-    let _ = builder.try_init();
+    if builder.try_init().is_ok() {
+        log::set_max_level(most_verbose(config).max(LevelFilter::Warn));
+        *IN_FORCE.write().unwrap_or_else(PoisonError::into_inner) = Some(config.clone());
+    }
 }
 
 /// What a file may log: the verbosity of the first `--vmodule` pattern that matches its name without `.rs`,

@@ -6,6 +6,7 @@
 pub mod changes;
 pub mod child;
 pub mod connections;
+pub mod live;
 pub mod notify;
 pub mod shutdown;
 pub mod turns;

@@ -127,7 +127,8 @@ impl Admission {
     ) -> (Result<(), PendingResize>, BTreeSet<PodUid>) {
         let impossible = {
             let state = self.shared.state.borrow();
-            infeasible(current, wanted).or_else(|| beyond_node(wanted, &state.node))
+            infeasible(current, wanted, state.node.static_policies)
+                .or_else(|| beyond_node(wanted, &state.node))
         };
         if let Some(message) = impossible {
             return (Err(PendingResize::infeasible(message)), self.reserve(current));
@@ -187,6 +188,13 @@ impl Admission {
     #[cfg(test)]
     pub(crate) fn set_facts(&self, node: NodeFacts) -> BTreeSet<PodUid> {
         self.change_node(&mut self.shared.state.borrow_mut(), node)
+    }
+
+    /// Sets `allowedUnsafeSysctls`. Returns the waiting pods to check again.
+    pub(super) fn set_unsafe_sysctls(&self, allowed_unsafe_sysctls: Vec<String>) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let node = NodeFacts { allowed_unsafe_sysctls, ..state.node.clone() };
+        self.change_node(&mut state, node)
     }
 
     /// Sets the node's pressure. Returns the waiting pods to check again.

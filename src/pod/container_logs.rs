@@ -8,6 +8,7 @@
 //!
 //! Owns the rotated files. The runtime is not called until a log exceeds its limit.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry};
 use std::io;
@@ -21,6 +22,7 @@ use crate::model::ordered::Sortable as _;
 use crate::model::types::{ContainerId, PodUid, Timestamp};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
 use crate::platform::sys::{layer, mount};
 use crate::pod::log_rotation::{
     LogLimits, Rotated, excess, is_long, is_rotated, is_tight, room, rotated_name,
@@ -33,6 +35,8 @@ pub(crate) struct LogConfig {
     pub links_dir: PathBuf,
     pub pod_logs_dir: PathBuf,
     pub limits: LogLimits,
+    /// `containerLogMaxWorkers`: logs that are rotated at the same time.
+    pub workers: usize,
     pub interval: Duration,
     /// They are on a file system of their own, in memory.
     pub in_memory: bool,
@@ -59,15 +63,21 @@ pub(crate) fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) {
 }
 
 /// Rotates logs until it is dropped.
-pub(crate) async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: Clock) {
+pub(crate) async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: Live<LogConfig>, clock: Clock) {
     let mut told = BTreeSet::new();
-    let mut scans = rt::Periodic::every(config.interval);
+    let mut interval = config.get().interval;
+    let mut scans = rt::Periodic::every(interval);
     loop {
         scans.due().await;
-        let looked = config.clone();
+        let config = config.get();
+        if config.interval != interval {
+            interval = config.interval;
+            scans = rt::Periodic::every(interval);
+        }
+        let looked = LogConfig::clone(&config);
         let logs = rt::blocking("read container logs", move || scan_logs(&looked)).await;
-        for log in logs {
-            match rotate(&*runtime, &config, &log, clock.now()).await {
+        for (log, rotated) in rotate_all(&runtime, &config, logs, &clock).await {
+            match rotated {
                 Ok(()) => drop(told.remove(&log.path)),
                 Err(error) => {
                     // Logged once: a log that cannot be rotated now usually cannot be ten seconds later
@@ -81,6 +91,33 @@ pub(crate) async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, c
         }
         told.retain(|path| path.exists());
     }
+}
+
+/// Rotates logs, as many at once as there are workers.
+async fn rotate_all<R: Runtime>(
+    runtime: &Rc<R>,
+    config: &Rc<LogConfig>,
+    logs: Vec<LogFile>,
+    clock: &Clock,
+) -> Vec<(LogFile, Result<(), String>)> {
+    let workers = config.workers.min(logs.len());
+    let (waiting, done) = (Rc::new(RefCell::new(logs)), Rc::new(RefCell::new(Vec::new())));
+    let work = || {
+        let (runtime, config, clock) = (Rc::clone(runtime), Rc::clone(config), clock.clone());
+        let (waiting, done) = (Rc::clone(&waiting), Rc::clone(&done));
+        rt::spawn("rotate container log", async move {
+            loop {
+                let Some(log) = waiting.borrow_mut().pop() else { return };
+                let rotated = rotate(&*runtime, &config, &log, clock.now()).await;
+                done.borrow_mut().push((log, rotated));
+            }
+        })
+    };
+    let workers: Vec<_> = (0..workers).map(|_| work()).collect();
+    for worker in workers {
+        let _ = worker.await;
+    }
+    done.take()
 }
 
 /// The logs above their limit. Also removes rotated files if the file system is nearly full.
@@ -236,8 +273,14 @@ mod tests {
         std::os::unix::fs::symlink(&log, links_dir.join("web.log")).unwrap();
         std::os::unix::fs::symlink(root.join("nowhere"), links_dir.join("dangling.log")).unwrap();
         let limits = LogLimits { max_bytes: 10, max_files: 2 };
-        let config =
-            LogConfig { links_dir, pod_logs_dir, limits, interval: Duration::ZERO, in_memory: false };
+        let config = LogConfig {
+            links_dir,
+            pod_logs_dir,
+            limits,
+            workers: 2,
+            interval: Duration::ZERO,
+            in_memory: false,
+        };
         fs::write(&log, "123456789").unwrap();
         assert_eq!(scan_logs(&config), []);
         for (second, text) in ["0123456789", "abcdefghij"].iter().enumerate() {

@@ -5,6 +5,7 @@
 mod cgroups;
 mod config;
 mod counts;
+mod cpus;
 mod device_waits;
 mod devices;
 mod files;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use crate::devices::DeviceManager;
+use crate::managers::ResourceManagers;
 use crate::model::api::pod::{Container, Pod, ResourceRequirements};
 use crate::model::containers::{ContainerKind, find_container};
 use crate::model::objects::ObjectLookup;
@@ -39,6 +41,7 @@ use crate::model::observed::{ObservedPod, ObservedSandbox};
 use crate::platform::cgroup::CgroupConfig;
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
+use crate::platform::rt::live::Live;
 use crate::pod::events::{EventRecorder, EventType, container_path};
 use crate::pod::executor::hooks::HookRunner;
 use crate::pod::image::{ImagePuller, ImageRequest, StartFailure as Failure};
@@ -67,6 +70,15 @@ const RETRY_NETWORK_AFTER: Duration = Duration::from_secs(1);
 /// The runtime did not answer; it may be restarting.
 const RETRY_RUNTIME_AFTER: Duration = Duration::from_secs(1);
 
+/// Settings of pods and containers that start from now on.
+#[derive(Clone, Debug, Default)]
+pub struct PodSettings {
+    pub cluster_dns: Vec<String>,
+    /// `resolvConf`; `None` when explicitly empty.
+    pub resolv_conf: Option<PathBuf>,
+    pub seccomp_default: bool,
+}
+
 /// The configuration and the facts about the node that starting containers needs.
 #[derive(Clone)]
 pub struct ExecutorConfig {
@@ -76,7 +88,6 @@ pub struct ExecutorConfig {
     pub container_logs_dir: PathBuf,
     /// `<root-dir>/seccomp`.
     pub seccomp_dir: PathBuf,
-    pub seccomp_default: bool,
     pub node_name: String,
     /// The node's addresses, primary first.
     pub node_ips: Vec<String>,
@@ -90,14 +101,14 @@ pub struct ExecutorConfig {
     pub cgroup: CgroupConfig,
     /// Values of the cgroups above them.
     pub node_cgroups: NodeCgroups,
-    pub cluster_dns: Vec<String>,
     pub cluster_domain: String,
-    /// `resolvConf`; `None` when explicitly empty.
-    pub resolv_conf: Option<PathBuf>,
+    /// What may change while pods run.
+    pub pods: Live<PodSettings>,
     /// The share of ids for pods with users of their own, see [`node_ids`].
     pub user_ids: NodeIds,
     pub objects: Rc<dyn ObjectLookup>,
     pub devices: DeviceManager,
+    pub managers: ResourceManagers,
     /// Directories of CDI specifications; none for a runtime that reads them itself.
     pub cdi_directories: Vec<PathBuf>,
 }
@@ -121,6 +132,8 @@ pub struct Executor<R> {
     config: ExecutorConfig,
     cgroup_driver: OnceCell<CgroupDriver>,
     cgroups: PodCgroups,
+    /// Held while the CPUs of running containers are written.
+    settling: tokio::sync::Mutex<()>,
     volumes: Rc<Volumes>,
     users: UserNamespaces,
     hooks: Rc<HookRunner<R>>,
@@ -159,6 +172,7 @@ impl<R: Runtime> Executor<R> {
             config,
             cgroup_driver: OnceCell::new(),
             cgroups: PodCgroups::default(),
+            settling: tokio::sync::Mutex::default(),
             volumes,
             users,
             hooks,
@@ -450,6 +464,7 @@ impl<R: Runtime> Executor<R> {
             },
         )?;
         self.event(run.pod, field_path, EventType::Normal, "Created", "Container created");
+        self.settle_before_start(run.pod, container, &id, &config.resources.cpuset_cpus).await;
         self.runtime.start_container(&id).await.map_err(|error| failed("RunContainerError", &error))?;
         self.event(run.pod, field_path, EventType::Normal, "Started", "Container started");
         self.make_log_link(

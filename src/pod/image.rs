@@ -22,6 +22,7 @@ use crate::model::image_name::{PullDecision, apply_default_tag, decide_pull};
 use crate::model::types::{PodRef, PodUid, Timestamp, go_duration};
 use crate::platform::clock::Clock;
 use crate::platform::metrics::{self, Family};
+use crate::platform::rt::live::Live;
 use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::image::pull_records::{Access, Opened, PullSecret, Verification, access};
 use crate::pod::start::Pull;
@@ -170,7 +171,7 @@ pub struct ImagePuller<R> {
     runtime: Rc<R>,
     clock: Clock,
     events: EventRecorder,
-    config: ImageConfig,
+    config: Live<ImageConfig>,
     credentials: Credentials,
     records: PullRecords,
     limits: BackOffLimits,
@@ -181,7 +182,8 @@ pub struct ImagePuller<R> {
 
 impl<R: Runtime> ImagePuller<R> {
     #[must_use]
-    pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, config: ImageConfig) -> Self {
+    pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, live: Live<ImageConfig>) -> Self {
+        let config = live.get();
         let slots = if config.serialize { 1 } else { config.max_parallel.unwrap_or(DEFAULT_PARALLEL_PULLS) };
         let bucket = Bucket { tokens: f64::from(config.burst), filled_at: clock.now() };
         let credentials = Credentials::new(config.credentials.clone(), clock.clone());
@@ -190,7 +192,7 @@ impl<R: Runtime> ImagePuller<R> {
             runtime,
             clock,
             events,
-            config,
+            config: live,
             credentials,
             records,
             limits: BackOffLimits::default(),
@@ -258,7 +260,8 @@ impl<R: Runtime> ImagePuller<R> {
 
     /// Whether the pod may use the present image without asking the registry.
     async fn may_use(&self, request: &ImageRequest<'_>, image: &str, image_ref: &str) -> bool {
-        let policy = &self.config.verification;
+        let config = self.config.get();
+        let policy = &config.verification;
         if *policy == Verification::Never {
             return true;
         }
@@ -435,13 +438,14 @@ impl<R: Runtime> ImagePuller<R> {
     }
 
     fn take_token(&self) -> bool {
-        if self.config.qps == 0 {
+        let config = self.config.get();
+        if config.qps == 0 {
             return true;
         }
         let now = self.clock.now();
         let mut bucket = self.bucket.borrow_mut();
-        let refill = now.saturating_since(bucket.filled_at).as_secs_f64() * f64::from(self.config.qps);
-        bucket.tokens = (bucket.tokens + refill).min(f64::from(self.config.burst.max(1)));
+        let refill = now.saturating_since(bucket.filled_at).as_secs_f64() * f64::from(config.qps);
+        bucket.tokens = (bucket.tokens + refill).min(f64::from(config.burst.max(1)));
         bucket.filled_at = now;
         let granted = bucket.tokens >= 1.0;
         if granted {

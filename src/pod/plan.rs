@@ -139,6 +139,8 @@ pub(super) struct PlanContext {
     /// Ended records to keep per container (`maximum-dead-containers-per-container`); the newest record
     /// always stays.
     pub max_dead_per_container: usize,
+    /// A younger record of an ended container stays (`minimum-container-ttl-duration`).
+    pub minimum_dead_age: Duration,
     /// The newest sandbox was read with a status call, so its `ips` and `host_network` are reliable.
     pub sandbox_status_read: bool,
     pub probes: ProbeResults,
@@ -160,6 +162,7 @@ impl Default for PlanContext {
             limits: BackOffLimits::default(),
             terminating: None,
             max_dead_per_container: 1,
+            minimum_dead_age: Duration::ZERO,
             sandbox_status_read: false,
             probes: ProbeResults::new(),
             actuated: Actuated::new(),

@@ -16,6 +16,9 @@ use crate::model::types::{PodSource, PodUid};
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
 const MIN_QUOTA: i64 = 1000;
+const PAGE: i64 = 4096;
+/// A file of cgroup v2.
+pub(super) const MEMORY_HIGH: &str = "memory.high";
 const PROTECTED_OOM_SCORE: i64 = -997;
 const BEST_EFFORT_OOM_SCORE: i64 = 1000;
 /// Upstream's `SystemCriticalPriority`.
@@ -73,6 +76,8 @@ pub struct ResourceFlags {
     pub limited_swap: bool,
     /// `podPidsLimit`; `None` for no limit.
     pub pod_pids_limit: Option<i64>,
+    /// Feature gate `MemoryQoS`: `memoryThrottlingFactor` in millionths, and the memory that pods have in all.
+    pub memory_qos: Option<(i64, i64)>,
 }
 
 impl Default for ResourceFlags {
@@ -83,6 +88,7 @@ impl Default for ResourceFlags {
             single_process_oom_kill: false,
             limited_swap: false,
             pod_pids_limit: None,
+            memory_qos: None,
         }
     }
 }
@@ -253,6 +259,10 @@ pub(super) fn container_resources(
     if node.cgroup_v2 && !flags.single_process_oom_kill {
         resources.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
     }
+    if let Some(high) = memory_high(&requests, resources.memory_limit_bytes, flags).filter(|_| node.cgroup_v2)
+    {
+        resources.unified.insert(MEMORY_HIGH.to_owned(), high.to_string());
+    }
     if node.swap_accounting {
         set_swap(&mut resources, pod, container, node, flags);
     }
@@ -270,6 +280,19 @@ fn basic_resources(requests: &ResourceList, limits: &ResourceList, flags: &Resou
         resources.cpu_quota = cpu_quota(milli(limits, "cpu"), flags.cpu_cfs_quota_period);
     }
     resources
+}
+
+/// Above this much memory a container is slowed down: between its request and its limit, whole pages (upstream).
+fn memory_high(requests: &ResourceList, limit: i64, flags: &ResourceFlags) -> Option<i64> {
+    let (factor, allocatable) = flags.memory_qos?;
+    let request = units(requests, "memory");
+    let most = if limit == 0 { allocatable } else { limit };
+    if request == limit || most == 0 {
+        return None;
+    }
+    let share = i128::from(most - request) * i128::from(factor) / 1_000_000;
+    let high = (request + i64::try_from(share).ok()?) / PAGE * PAGE;
+    (high > request).then_some(high)
 }
 
 fn set_swap(

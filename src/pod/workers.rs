@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::devices::DeviceManager;
+use crate::managers::ResourceManagers;
 use crate::model::api::pod::{Pod, PodStatus, StringMap};
 use crate::model::back_off::BackOffLimits;
 use crate::model::node_changes::{NodeChanges, Taint};
@@ -28,6 +29,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerName, PodFullName, PodUid};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
 use crate::pod::admission::Admission;
 use crate::pod::admission::rules::was_admitted;
 use crate::pod::executor::Executor;
@@ -47,10 +49,26 @@ use crate::pod::prober::Prober;
 #[derive(Clone, Debug, Default)]
 pub struct PodWorkerConfig {
     pub limits: BackOffLimits,
-    /// `maximum-dead-containers-per-container`.
-    pub max_dead_per_container: usize,
+    pub dead: DeadLimits,
     /// Addresses of the node, primary first, for statuses.
     pub node_ips: Vec<String>,
+}
+
+/// How many records of dead containers are kept, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadLimits {
+    /// `maximum-dead-containers-per-container`.
+    pub per_container: usize,
+    /// `maximum-dead-containers`: of the node; `None` is no limit.
+    pub of_node: Option<usize>,
+    /// `minimum-container-ttl-duration`: a younger record stays.
+    pub minimum_age: Duration,
+}
+
+impl Default for DeadLimits {
+    fn default() -> Self {
+        Self { per_container: 1, of_node: None, minimum_age: Duration::ZERO }
+    }
 }
 
 pub struct PodWorkerDeps<R> {
@@ -62,7 +80,7 @@ pub struct PodWorkerDeps<R> {
     pub clock: Clock,
     pub prober: Prober<R>,
     pub admission: Admission,
-    pub config: PodWorkerConfig,
+    pub config: Live<PodWorkerConfig>,
     /// The scheme of container ids: `containerd`. Empty until the runtime has reported its name; no pod is
     /// synced before.
     pub runtime_name: Rc<RefCell<String>>,
@@ -94,6 +112,8 @@ struct WorkersInner<R> {
     earlier: RefCell<Vec<(PodUid, Instant, EarlierLife)>>,
     /// The last generation that workers were notified of.
     objects_generation: Cell<u64>,
+    /// By pod: containers with dead records, and these records.
+    dead: RefCell<BTreeMap<PodUid, (usize, usize)>>,
     /// The node's disk is short of room: dead containers are removed as soon as another has replaced them.
     short_of_disk: Cell<bool>,
 }
@@ -109,6 +129,7 @@ impl<R: Runtime> PodWorkers<R> {
             names: RefCell::default(),
             remembered: RefCell::new(remembered),
             earlier: RefCell::default(),
+            dead: RefCell::default(),
             short_of_disk: Cell::new(false),
         };
         Self { shared: Rc::new(shared) }
@@ -227,6 +248,12 @@ impl<R: Runtime> PodWorkers<R> {
         })
     }
 
+    /// Sets `allowedUnsafeSysctls`: pods that were kept away may be admitted.
+    pub(crate) fn sysctl_setter(&self) -> Box<dyn Fn(Vec<String>)> {
+        let shared = Rc::clone(&self.shared);
+        Box::new(move |allowed| shared.wake(shared.deps.admission.set_unsafe_sysctls(allowed)))
+    }
+
     /// Queries the runtime's features, and passes them to `hear`; pods that waited for them are checked
     /// again. If the runtime does not answer, the pods that need its features ask again.
     pub(crate) fn query_features(&self, hear: impl FnOnce(RuntimeStatus) + 'static) {
@@ -270,6 +297,8 @@ impl<R: Runtime> PodWorkers<R> {
             shared.deps.executor.sweep_cgroups(known).await;
             let known = shared.workers.borrow().keys().cloned().collect();
             shared.deps.executor.devices().retain(&known).await;
+            shared.deps.executor.managers().retain(&known).await;
+            shared.deps.executor.settle_cpus().await;
         });
     }
 
@@ -295,6 +324,11 @@ impl<R: Runtime> PodWorkers<R> {
         self.shared.deps.executor.devices().clone()
     }
 
+    #[must_use]
+    pub(crate) fn managers(&self) -> ResourceManagers {
+        self.shared.deps.executor.managers().clone()
+    }
+
     /// Wakes pods that wait for devices when more become available; runs as long as the process.
     #[must_use]
     pub(crate) fn follow_devices(&self) -> JoinHandle<()> {
@@ -306,6 +340,21 @@ impl<R: Runtime> PodWorkers<R> {
                 let (_, healthy) = shared.deps.executor.devices().totals();
                 shared.wake(shared.deps.admission.set_devices(healthy));
             }
+        })
+    }
+
+    /// Writes the CPUs of containers that should have others, now and after each period; `None` when no policy
+    /// chooses CPUs.
+    #[must_use]
+    pub(crate) fn follow_cpus(&self, period: Duration) -> Option<JoinHandle<()>> {
+        let shared = Rc::clone(&self.shared);
+        shared.deps.executor.managers().pins_cpus().then(|| {
+            rt::spawn("CPUs of containers", async move {
+                loop {
+                    shared.deps.executor.settle_cpus().await;
+                    tokio::time::sleep(period).await;
+                }
+            })
         })
     }
 
@@ -381,6 +430,7 @@ impl<R> WorkersInner<R> {
 
     fn forget(&self, uid: &PodUid, life: EarlierLife) {
         self.workers.borrow_mut().remove(uid);
+        self.dead.borrow_mut().remove(uid);
         let mut earlier = self.earlier.borrow_mut();
         earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);
         if !life.is_empty() {

@@ -31,6 +31,7 @@ use edge_agent::platform::cgroup::usage::ContainerStats;
 use edge_agent::platform::clock::Clock;
 use edge_agent::platform::dice::Dice;
 use edge_agent::platform::rt;
+use edge_agent::platform::rt::live::Live;
 use edge_agent::platform::rt::notify::Notifier;
 use edge_agent::platform::rt::shutdown::{self, ShutdownTrigger};
 use edge_agent::pod::admission::Admission;
@@ -43,7 +44,7 @@ use edge_agent::pod::prober::{Prober, ProberConfig};
 use edge_agent::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use edge_agent::pod::status::StatusManager;
 use edge_agent::pod::volume::VolumeConfig;
-use edge_agent::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
+use edge_agent::pod::workers::{DeadLimits, PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::runtime::Runtime;
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
@@ -354,7 +355,7 @@ impl Node {
         let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
         rt::spawn("store write-behind", store.clone().write_behind());
         let images = ImageConfig { records_root: Some(self.path("")), ..ImageConfig::default() };
-        let images = ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), images);
+        let images = ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), Live::new(images));
         let objects = Rc::new(LocalObjects::new(self.path("volumes"), revisions));
         let config = self.executor_config(&objects);
         let executor = Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), config);
@@ -369,7 +370,11 @@ impl Node {
             clock: clock.clone(),
             prober: Prober::new(Rc::clone(&runtime), clock.clone(), events.clone(), prober),
             admission: admission.clone(),
-            config: PodWorkerConfig { limits: BackOffLimits::default(), max_dead_per_container: 1, node_ips },
+            config: Live::new(PodWorkerConfig {
+                limits: BackOffLimits::default(),
+                dead: DeadLimits::default(),
+                node_ips,
+            }),
             runtime_name,
         };
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
@@ -475,10 +480,11 @@ impl Node {
             runtime_cgroup: String::new(),
             root_dir: self.disk.0.clone(),
             pod_logs_dir: self.path("logs"),
+            walk_period: Some(Duration::from_secs(60)),
         };
         let (usage, shown) = (Rc::clone(&keeping.usage), Rc::clone(statuses));
         NodeManager::new(NodeParts {
-            config: NodeConfig { root_dir: self.disk.0.clone(), ..keeping.config.clone() },
+            config: Live::new(NodeConfig { root_dir: self.disk.0.clone(), ..keeping.config.clone() }),
             clock: self.clock.clone(),
             events: events.clone(),
             statuses: Rc::clone(statuses),
@@ -507,7 +513,6 @@ impl Node {
             pod_logs_dir: self.path("logs"),
             container_logs_dir: self.path("containers"),
             seccomp_dir: self.path("seccomp"),
-            seccomp_default: false,
             node_name: "node1".to_owned(),
             node_ips: vec!["10.0.0.1".to_owned()],
             capacity: NodeCapacity {
@@ -521,13 +526,13 @@ impl Node {
             layout: CgroupLayout { driver: CgroupDriver::Cgroupfs, root: "/".to_owned(), per_qos: true },
             cgroup: CgroupConfig { mount: self.path("cgroup"), v2: true, driver: CgroupDriver::Cgroupfs },
             node_cgroups: NodeCgroups::default(),
-            cluster_dns: Vec::new(),
             cluster_domain: String::new(),
-            resolv_conf: None,
+            pods: Live::default(),
             user_ids: edge_agent::pod::users::NodeIds::default(),
             objects: Rc::<LocalObjects>::clone(objects),
             devices: DeviceManager::open(&self.path("device-plugins")),
             cdi_directories: Vec::new(),
+            managers: edge_agent::managers::ResourceManagers::default(),
         }
     }
 }

@@ -169,26 +169,26 @@ macro_rules! on_both_runtimes {
     };
 }
 
-/// Makes tests `containerd::…`, `embedded::…` and `docker::…` of scenarios, and only the first two of those that Docker cannot
+/// Makes tests `containerd::…`, `embedded::…` and `with_docker::…` of scenarios, and only the first two of those that Docker cannot
 /// have, or not on the machines of the tests.
 macro_rules! on_every_runtime {
     ($($scenario:ident),* $(,)? $(; without_docker: $($other:ident),* $(,)?)?) => {
         crate::support::runtime::on_both_runtimes! { $($scenario,)* $($($other,)*)? }
-        mod docker {
+        mod with_docker {
             use crate::support::runtime::{Kind, on};
             $(#[test] fn $scenario() { on(Kind::Docker, super::$scenario); })*
         }
     };
 }
 
-/// Makes tests `with_containerd::…` and `with_docker::…` of scenarios about a runtime with a daemon.
+/// Makes tests `daemon_of_containerd::…` and `daemon_of_docker::…` of scenarios about a runtime with a daemon.
 macro_rules! on_every_daemon {
     ($($scenario:ident),* $(,)?) => {
-        mod with_containerd {
+        mod daemon_of_containerd {
             use crate::support::runtime::{Kind, on};
             $(#[test] fn $scenario() { on(Kind::Containerd, super::$scenario); })*
         }
-        mod with_docker {
+        mod daemon_of_docker {
             use crate::support::runtime::{Kind, on};
             $(#[test] fn $scenario() { on(Kind::Docker, super::$scenario); })*
         }

@@ -9,7 +9,7 @@ use lexopt::{Arg, Parser};
 use serde_json::Value;
 
 use super::error::{ConfigError, FlagError};
-use super::flags::{Family, FlagTarget, find, known_names};
+use super::flags::{FlagTarget, find, known_names};
 use super::suggest::nearest;
 use super::value::ValueKind;
 
@@ -175,13 +175,4 @@ fn text(value: OsString) -> Result<String, ConfigError> {
     value.into_string().map_err(|value| {
         ConfigError::Flag(FlagError::NotUtf8 { argument: shorten(&value.to_string_lossy()) })
     })
-}
-
-/// True for a flag whose effect this version lacks.
-pub(super) fn without_effect(target: FlagTarget) -> bool {
-    match target {
-        FlagTarget::Field(field) => !field.is_implemented(),
-        FlagTarget::Flag(flag) => !flag.is_implemented && flag.family != Family::Cadvisor,
-        FlagTarget::Removed(_) => false,
-    }
 }

@@ -12,7 +12,7 @@ use super::fields::FIELDS;
 use super::flags::{FLAGS, Family};
 use super::resolve::{Origin, apply_agent_defaults, baseline, is_joined};
 use super::value::ValueKind;
-use super::{Resolved, gates, tree};
+use super::{Resolved, effects, gates, tree};
 
 use crate::model::ordered::Ordered as _;
 
@@ -75,22 +75,20 @@ pub(super) fn table(resolved: &Resolved) -> String {
     let document = resolved.masked();
     let mut text = String::new();
     let origin = |key: &str| resolved.provenance.get(key).unwrap_or(&Origin::Default);
-    let mut line = |name: &str, value: &str, origin: &Origin, is_implemented: bool| {
-        let note = if is_implemented { "" } else { "; not implemented yet" };
+    let mut line = |name: &str, value: &str, origin: &Origin| {
+        let note = match name.strip_prefix("featureGates.") {
+            Some(gate) if gates::is_fixed(gate) => "; locked to this value".to_owned(),
+            _ => effects::note(name, Some(origin)),
+        };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{name} = {value}  # {origin}{note}");
     };
     for field in FIELDS {
         let value = tree::get(&document, field.path).map_or_else(|| "(unset)".to_owned(), Value::to_string);
-        line(field.path, &value, origin(field.path), field.is_implemented());
+        line(field.path, &value, origin(field.path));
         let gates = document.get(field.path).filter(|_| field.path == "featureGates");
         for (name, on) in gates.and_then(Value::as_object).into_iter().flatten() {
-            line(
-                &format!("featureGates.{name}"),
-                &on.to_string(),
-                origin(field.path),
-                gates::is_implemented(name),
-            );
+            line(&format!("featureGates.{name}"), &on.to_string(), origin(field.path));
         }
     }
     let values = flag_values(resolved);
@@ -100,7 +98,7 @@ pub(super) fn table(resolved: &Resolved) -> String {
         }
         let key = format!("--{}", flag.name);
         let value = values.get(flag.name).cloned().unwrap_or_default();
-        line(&key, &value, origin(&key), flag.is_implemented);
+        line(&key, &value, origin(&key));
     }
     text
 }

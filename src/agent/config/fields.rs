@@ -1,5 +1,5 @@
-//! Every field of `KubeletConfiguration` v1beta1: its type, path, flag, syntax, default, and whether this
-//! version acts on it. The typed configuration, the decoding of files, flags, `--help` and `agent config
+//! Every field of `KubeletConfiguration` v1beta1: its type, path, flag, syntax, default, and whether a
+//! running agent takes a new value over. The typed configuration, the decoding of files, flags, `--help` and `agent config
 //! --explain` all come from one table.
 //!
 //! Owns the table. Rules about values are in `validate`.
@@ -27,8 +27,8 @@ pub(super) struct SettingField {
 
 /// An explicit zero is kept (a pointer in Go); without it zero means "the default".
 const P: u8 = 1;
-/// This version acts on it.
-const A: u8 = 2;
+/// A new value takes effect in a running agent; without it, at its next start.
+const R: u8 = 2;
 /// The flag is not deprecated.
 const K: u8 = 4;
 
@@ -38,9 +38,9 @@ impl SettingField {
         self.marks & P != 0
     }
 
-    /// True when this version acts on the field.
-    pub(super) fn is_implemented(&self) -> bool {
-        self.marks & A != 0
+    /// True when a running agent takes a new value over.
+    pub(super) fn is_reloaded(&self) -> bool {
+        self.marks & R != 0
     }
 
     /// True when the flag warns on use.
@@ -197,58 +197,58 @@ items! {
 // Every field, in the order of the reference.
 fields! {
     // Serving, authentication, sources.
-    enable_server: bool = "enableServer", "enable-server", Bool, "true", A | P;
-    static_pod_path: String = "staticPodPath", "pod-manifest-path", Text, "", A;
-    pod_logs_dir: String = "podLogsDir", "", Text, "/var/log/pods", A;
+    enable_server: bool = "enableServer", "enable-server", Bool, "true", P;
+    static_pod_path: String = "staticPodPath", "pod-manifest-path", Text, "", 0;
+    pod_logs_dir: String = "podLogsDir", "", Text, "/var/log/pods", 0;
     sync_frequency: GoDuration = "syncFrequency", "sync-frequency", Duration, "1m", 0;
-    file_check_frequency: GoDuration = "fileCheckFrequency", "file-check-frequency", Duration, "20s", A;
-    http_check_frequency: GoDuration = "httpCheckFrequency", "http-check-frequency", Duration, "20s", A;
-    static_pod_url: String = "staticPodURL", "manifest-url", Text, "", A;
-    static_pod_url_header: BTreeMap<String, Vec<String>> = "staticPodURLHeader", "manifest-url-header", MultiMap, "", A;
-    address: String = "address", "address", Ip, "0.0.0.0", A;
-    port: i32 = "port", "port", Int32, "10250", A;
-    read_only_port: i32 = "readOnlyPort", "read-only-port", Int32, "0", A;
-    tls_cert_file: String = "tlsCertFile", "tls-cert-file", Text, "", A;
-    tls_private_key_file: String = "tlsPrivateKeyFile", "tls-private-key-file", Text, "", A;
-    tls_cipher_suites: Vec<String> = "tlsCipherSuites", "tls-cipher-suites", List, "", A;
+    file_check_frequency: GoDuration = "fileCheckFrequency", "file-check-frequency", Duration, "20s", 0;
+    http_check_frequency: GoDuration = "httpCheckFrequency", "http-check-frequency", Duration, "20s", 0;
+    static_pod_url: String = "staticPodURL", "manifest-url", Text, "", 0;
+    static_pod_url_header: BTreeMap<String, Vec<String>> = "staticPodURLHeader", "manifest-url-header", MultiMap, "", 0;
+    address: String = "address", "address", Ip, "0.0.0.0", 0;
+    port: i32 = "port", "port", Int32, "10250", 0;
+    read_only_port: i32 = "readOnlyPort", "read-only-port", Int32, "0", 0;
+    tls_cert_file: String = "tlsCertFile", "tls-cert-file", Text, "", 0;
+    tls_private_key_file: String = "tlsPrivateKeyFile", "tls-private-key-file", Text, "", 0;
+    tls_cipher_suites: Vec<String> = "tlsCipherSuites", "tls-cipher-suites", List, "", 0;
     tls_curve_preferences: Vec<i32> = "tlsCurvePreferences", "", IntList, UNSET, 0;
-    tls_min_version: String = "tlsMinVersion", "tls-min-version", Text, "", A;
-    rotate_certificates: bool = "rotateCertificates", "rotate-certificates", Bool, "false", A;
-    server_tls_bootstrap: bool = "serverTLSBootstrap", "rotate-server-certificates", Bool, "false", A;
-    authentication_x509_client_ca_file: String = "authentication.x509.clientCAFile", "client-ca-file", Text, "", A;
+    tls_min_version: String = "tlsMinVersion", "tls-min-version", Text, "", 0;
+    rotate_certificates: bool = "rotateCertificates", "rotate-certificates", Bool, "false", 0;
+    server_tls_bootstrap: bool = "serverTLSBootstrap", "rotate-server-certificates", Bool, "false", 0;
+    authentication_x509_client_ca_file: String = "authentication.x509.clientCAFile", "client-ca-file", Text, "", 0;
     authentication_webhook_enabled: bool =
-        "authentication.webhook.enabled", "authentication-token-webhook", Bool, "true", A | P;
+        "authentication.webhook.enabled", "authentication-token-webhook", Bool, "true", P;
     authentication_webhook_cache_ttl: GoDuration =
-        "authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", Duration, "2m", A;
-    authentication_anonymous_enabled: bool = "authentication.anonymous.enabled", "anonymous-auth", Bool, "false", A | P;
-    authorization_mode: String = "authorization.mode", "authorization-mode", Text, "Webhook", A;
+        "authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", Duration, "2m", 0;
+    authentication_anonymous_enabled: bool = "authentication.anonymous.enabled", "anonymous-auth", Bool, "false", P;
+    authorization_mode: String = "authorization.mode", "authorization-mode", Text, "Webhook", 0;
     authorization_webhook_cache_authorized_ttl: GoDuration =
-        "authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", Duration, "5m", A;
+        "authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", Duration, "5m", 0;
     authorization_webhook_cache_unauthorized_ttl: GoDuration =
         "authorization.webhook.cacheUnauthorizedTTL",
-        "authorization-webhook-cache-unauthorized-ttl", Duration, "30s", A;
-    enable_debugging_handlers: bool = "enableDebuggingHandlers", "enable-debugging-handlers", Bool, "true", A | P;
+        "authorization-webhook-cache-unauthorized-ttl", Duration, "30s", 0;
+    enable_debugging_handlers: bool = "enableDebuggingHandlers", "enable-debugging-handlers", Bool, "true", P;
     enable_contention_profiling: bool = "enableContentionProfiling", "contention-profiling", Bool, "false", 0;
     enable_profiling_handler: bool = "enableProfilingHandler", "", Bool, "true", P;
     enable_debug_flags_handler: bool = "enableDebugFlagsHandler", "", Bool, "true", P;
-    enable_system_log_handler: bool = "enableSystemLogHandler", "", Bool, "true", A | P;
-    enable_system_log_query: bool = "enableSystemLogQuery", "", Bool, "false", A | P;
-    healthz_port: i32 = "healthzPort", "healthz-port", Int32, "10248", A | P;
-    healthz_bind_address: String = "healthzBindAddress", "healthz-bind-address", Ip, "127.0.0.1", A;
+    enable_system_log_handler: bool = "enableSystemLogHandler", "", Bool, "true", P;
+    enable_system_log_query: bool = "enableSystemLogQuery", "", Bool, "false", P;
+    healthz_port: i32 = "healthzPort", "healthz-port", Int32, "10248", P;
+    healthz_bind_address: String = "healthzBindAddress", "healthz-bind-address", Ip, "127.0.0.1", 0;
     streaming_connection_idle_timeout: GoDuration =
-        "streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", Duration, "4h", A;
-    event_record_qps: i32 = "eventRecordQPS", "event-qps", Int32, "50", P | A;
-    event_burst: i32 = "eventBurst", "event-burst", Int32, "100", A;
+        "streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", Duration, "4h", 0;
+    event_record_qps: i32 = "eventRecordQPS", "event-qps", Int32, "50", P;
+    event_burst: i32 = "eventBurst", "event-burst", Int32, "100", 0;
     content_type: String = "contentType", "kube-api-content-type", Text, "application/vnd.kubernetes.protobuf", 0;
-    kube_api_qps: i32 = "kubeAPIQPS", "kube-api-qps", Int32, "50", P | A;
-    kube_api_burst: i32 = "kubeAPIBurst", "kube-api-burst", Int32, "100", A;
+    kube_api_qps: i32 = "kubeAPIQPS", "kube-api-qps", Int32, "50", P;
+    kube_api_burst: i32 = "kubeAPIBurst", "kube-api-burst", Int32, "100", 0;
     show_hidden_metrics_for_version: String = "showHiddenMetricsForVersion", "", Text, "", 0;
     tracing_endpoint: Option<String> = "tracing.endpoint", "", Text, UNSET, P;
     tracing_sampling_rate_per_million: Option<i32> = "tracing.samplingRatePerMillion", "", Int32, UNSET, P;
-    logging_format: String = "logging.format", "logging-format", Text, "text", A;
+    logging_format: String = "logging.format", "logging-format", Text, "text", 0;
     logging_flush_frequency: GoDuration = "logging.flushFrequency", "log-flush-frequency", Duration, "5s", K;
-    logging_verbosity: u32 = "logging.verbosity", "v", Level, "0", A | K;
-    logging_vmodule: Vec<VmoduleItem> = "logging.vmodule", "vmodule", Vmodule, "", A | K;
+    logging_verbosity: u32 = "logging.verbosity", "v", Level, "0", R | K;
+    logging_vmodule: Vec<VmoduleItem> = "logging.vmodule", "vmodule", Vmodule, "", R | K;
     logging_options_text_split_stream: bool =
         "logging.options.text.splitStream", "log-text-split-stream", Bool, "false", 0;
     logging_options_text_info_buffer_size: Quantity =
@@ -257,68 +257,68 @@ fields! {
         "logging.options.json.splitStream", "log-json-split-stream", Bool, "false", 0;
     logging_options_json_info_buffer_size: Quantity =
         "logging.options.json.infoBufferSize", "log-json-info-buffer-size", Quantity, "0", P;
-    feature_gates: BTreeMap<String, bool> = "featureGates", "feature-gates", Gates, "", A;
+    feature_gates: BTreeMap<String, bool> = "featureGates", "feature-gates", Gates, "", 0;
     // Node, images, pods.
-    oom_score_adj: i32 = "oomScoreAdj", "oom-score-adj", Int32, "-999", P | A;
-    cluster_domain: String = "clusterDomain", "cluster-domain", Text, "", A;
-    cluster_dns: Vec<String> = "clusterDNS", "cluster-dns", List, "", A;
-    resolv_conf: String = "resolvConf", "resolv-conf", Text, "/etc/resolv.conf", P | A;
+    oom_score_adj: i32 = "oomScoreAdj", "oom-score-adj", Int32, "-999", P;
+    cluster_domain: String = "clusterDomain", "cluster-domain", Text, "", 0;
+    cluster_dns: Vec<String> = "clusterDNS", "cluster-dns", List, "", R;
+    resolv_conf: String = "resolvConf", "resolv-conf", Text, "/etc/resolv.conf", P | R;
     node_status_update_frequency: GoDuration =
-        "nodeStatusUpdateFrequency", "node-status-update-frequency", Duration, "10s", A;
-    node_status_report_frequency: GoDuration = "nodeStatusReportFrequency", "", Duration, "5m", A;
-    node_lease_duration_seconds: i32 = "nodeLeaseDurationSeconds", "", Int32, "40", A;
-    node_status_max_images: i32 = "nodeStatusMaxImages", "node-status-max-images", Int32, "50", P | A;
-    register_node: bool = "registerNode", "register-node", Bool, "true", P | A;
-    register_with_taints: Vec<ConfigTaint> = "registerWithTaints", "register-with-taints", Taints, "", A;
-    provider_id: String = "providerID", "provider-id", Text, "", A | K;
-    max_pods: i32 = "maxPods", "max-pods", Int32, "110", A;
-    pods_per_core: i32 = "podsPerCore", "pods-per-core", Int32, "0", A;
-    pod_cidr: String = "podCIDR", "pod-cidr", Text, "", A;
-    pod_pids_limit: i64 = "podPidsLimit", "pod-max-pids", Int64, "-1", P | A;
+        "nodeStatusUpdateFrequency", "node-status-update-frequency", Duration, "10s", 0;
+    node_status_report_frequency: GoDuration = "nodeStatusReportFrequency", "", Duration, "5m", 0;
+    node_lease_duration_seconds: i32 = "nodeLeaseDurationSeconds", "", Int32, "40", 0;
+    node_status_max_images: i32 = "nodeStatusMaxImages", "node-status-max-images", Int32, "50", P;
+    register_node: bool = "registerNode", "register-node", Bool, "true", P;
+    register_with_taints: Vec<ConfigTaint> = "registerWithTaints", "register-with-taints", Taints, "", 0;
+    provider_id: String = "providerID", "provider-id", Text, "", K;
+    max_pods: i32 = "maxPods", "max-pods", Int32, "110", 0;
+    pods_per_core: i32 = "podsPerCore", "pods-per-core", Int32, "0", 0;
+    pod_cidr: String = "podCIDR", "pod-cidr", Text, "", 0;
+    pod_pids_limit: i64 = "podPidsLimit", "pod-max-pids", Int64, "-1", P;
     hairpin_mode: String = "hairpinMode", "hairpin-mode", Text, "promiscuous-bridge", 0;
-    max_open_files: i64 = "maxOpenFiles", "max-open-files", Int64, "1000000", A;
-    registry_pull_qps: i32 = "registryPullQPS", "registry-qps", Int32, "5", P | A;
-    registry_burst: i32 = "registryBurst", "registry-burst", Int32, "10", A;
-    serialize_image_pulls: bool = "serializeImagePulls", "serialize-image-pulls", Bool, "true", P | A;
-    max_parallel_image_pulls: Option<i32> = "maxParallelImagePulls", "", Int32, UNSET, P | A;
+    max_open_files: i64 = "maxOpenFiles", "max-open-files", Int64, "1000000", 0;
+    registry_pull_qps: i32 = "registryPullQPS", "registry-qps", Int32, "5", P | R;
+    registry_burst: i32 = "registryBurst", "registry-burst", Int32, "10", R;
+    serialize_image_pulls: bool = "serializeImagePulls", "serialize-image-pulls", Bool, "true", P;
+    max_parallel_image_pulls: Option<i32> = "maxParallelImagePulls", "", Int32, UNSET, P;
     image_pull_credentials_verification_policy: String =
-        "imagePullCredentialsVerificationPolicy", "", Text, "NeverVerifyPreloadedImages", A;
-    preloaded_images_verification_allowlist: Vec<String> = "preloadedImagesVerificationAllowlist", "", List, UNSET, A;
-    image_minimum_gc_age: GoDuration = "imageMinimumGCAge", "minimum-image-ttl-duration", Duration, "2m", A;
-    image_maximum_gc_age: GoDuration = "imageMaximumGCAge", "", Duration, "0s", A;
-    image_gc_high_threshold_percent: i32 = "imageGCHighThresholdPercent", "image-gc-high-threshold", Int32, "85", P | A;
-    image_gc_low_threshold_percent: i32 = "imageGCLowThresholdPercent", "image-gc-low-threshold", Int32, "80", P | A;
-    container_log_max_size: String = "containerLogMaxSize", "container-log-max-size", Quantity, "10Mi", A;
-    container_log_max_files: i32 = "containerLogMaxFiles", "container-log-max-files", Int32, "5", P | A;
-    container_log_max_workers: i32 = "containerLogMaxWorkers", "", Int32, "1", P;
-    container_log_monitor_interval: GoDuration = "containerLogMonitorInterval", "", Duration, "10s", P | A;
+        "imagePullCredentialsVerificationPolicy", "", Text, "NeverVerifyPreloadedImages", R;
+    preloaded_images_verification_allowlist: Vec<String> = "preloadedImagesVerificationAllowlist", "", List, UNSET, R;
+    image_minimum_gc_age: GoDuration = "imageMinimumGCAge", "minimum-image-ttl-duration", Duration, "2m", R;
+    image_maximum_gc_age: GoDuration = "imageMaximumGCAge", "", Duration, "0s", R;
+    image_gc_high_threshold_percent: i32 = "imageGCHighThresholdPercent", "image-gc-high-threshold", Int32, "85", P | R;
+    image_gc_low_threshold_percent: i32 = "imageGCLowThresholdPercent", "image-gc-low-threshold", Int32, "80", P | R;
+    container_log_max_size: String = "containerLogMaxSize", "container-log-max-size", Quantity, "10Mi", R;
+    container_log_max_files: i32 = "containerLogMaxFiles", "container-log-max-files", Int32, "5", P | R;
+    container_log_max_workers: i32 = "containerLogMaxWorkers", "", Int32, "1", P | R;
+    container_log_monitor_interval: GoDuration = "containerLogMonitorInterval", "", Duration, "10s", P | R;
     crash_loop_back_off_max_container_restart_period: GoDuration =
-        "crashLoopBackOff.maxContainerRestartPeriod", "", Duration, "5m", P | A;
+        "crashLoopBackOff.maxContainerRestartPeriod", "", Duration, "5m", P | R;
     config_map_and_secret_change_detection_strategy: String =
-        "configMapAndSecretChangeDetectionStrategy", "", Text, "Watch", A;
+        "configMapAndSecretChangeDetectionStrategy", "", Text, "Watch", 0;
     enable_controller_attach_detach: bool =
-        "enableControllerAttachDetach", "enable-controller-attach-detach", Bool, "true", P | A;
+        "enableControllerAttachDetach", "enable-controller-attach-detach", Bool, "true", P;
     volume_plugin_dir: String =
         "volumePluginDir", "volume-plugin-dir", Text, "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", 0;
     volume_stats_agg_period: GoDuration = "volumeStatsAggPeriod", "volume-stats-agg-period", Duration, "1m", 0;
     local_storage_capacity_isolation: bool =
-        "localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, "true", P | A;
-    seccomp_default: bool = "seccompDefault", "", Bool, "false", P | A;
-    allowed_unsafe_sysctls: Vec<String> = "allowedUnsafeSysctls", "allowed-unsafe-sysctls", List, "", A;
-    shutdown_grace_period: GoDuration = "shutdownGracePeriod", "", Duration, "0s", A;
-    shutdown_grace_period_critical_pods: GoDuration = "shutdownGracePeriodCriticalPods", "", Duration, "0s", A;
+        "localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, "true", P;
+    seccomp_default: bool = "seccompDefault", "", Bool, "false", P | R;
+    allowed_unsafe_sysctls: Vec<String> = "allowedUnsafeSysctls", "allowed-unsafe-sysctls", List, "", R;
+    shutdown_grace_period: GoDuration = "shutdownGracePeriod", "", Duration, "0s", 0;
+    shutdown_grace_period_critical_pods: GoDuration = "shutdownGracePeriodCriticalPods", "", Duration, "0s", 0;
     shutdown_grace_period_by_pod_priority: Vec<ShutdownGracePeriodByPodPriority> =
-        "shutdownGracePeriodByPodPriority", "", Objects, UNSET, A;
-    run_once: bool = "runOnce", "runonce", Bool, "false", A | K;
-    user_namespaces_ids_per_pod: Option<i64> = "userNamespaces.idsPerPod", "", Int64, UNSET, P | A;
+        "shutdownGracePeriodByPodPriority", "", Objects, UNSET, 0;
+    run_once: bool = "runOnce", "runonce", Bool, "false", K;
+    user_namespaces_ids_per_pod: Option<i64> = "userNamespaces.idsPerPod", "", Int64, UNSET, P;
     // Resources, cgroups, eviction, runtime.
     container_runtime_endpoint: String =
-        "containerRuntimeEndpoint", "container-runtime-endpoint", Text, "unix:///run/containerd/containerd.sock", A;
-    image_service_endpoint: String = "imageServiceEndpoint", "image-service-endpoint", Text, "", A;
-    runtime_request_timeout: GoDuration = "runtimeRequestTimeout", "runtime-request-timeout", Duration, "2m", A;
-    cgroup_root: String = "cgroupRoot", "cgroup-root", Text, "", A;
-    cgroups_per_qos: bool = "cgroupsPerQOS", "cgroups-per-qos", Bool, "true", P | A;
-    cgroup_driver: String = "cgroupDriver", "cgroup-driver", Text, "cgroupfs", A;
+        "containerRuntimeEndpoint", "container-runtime-endpoint", Text, "unix:///run/containerd/containerd.sock", 0;
+    image_service_endpoint: String = "imageServiceEndpoint", "image-service-endpoint", Text, "", 0;
+    runtime_request_timeout: GoDuration = "runtimeRequestTimeout", "runtime-request-timeout", Duration, "2m", 0;
+    cgroup_root: String = "cgroupRoot", "cgroup-root", Text, "", 0;
+    cgroups_per_qos: bool = "cgroupsPerQOS", "cgroups-per-qos", Bool, "true", P;
+    cgroup_driver: String = "cgroupDriver", "cgroup-driver", Text, "cgroupfs", 0;
     fail_cgroup_v1: bool = "failCgroupV1", "fail-cgroupv1", Bool, "true", P | K;
     kubelet_cgroups: String = "kubeletCgroups", "kubelet-cgroups", Text, "", 0;
     system_cgroups: String = "systemCgroups", "system-cgroups", Text, "", 0;
@@ -334,30 +334,30 @@ fields! {
     topology_manager_policy_options: BTreeMap<String, String> =
         "topologyManagerPolicyOptions", "topology-manager-policy-options", Map, "", 0;
     qos_reserved: BTreeMap<String, String> = "qosReserved", "qos-reserved", Map, "", 0;
-    cpu_cfs_quota: bool = "cpuCFSQuota", "cpu-cfs-quota", Bool, "true", P | A;
-    cpu_cfs_quota_period: GoDuration = "cpuCFSQuotaPeriod", "cpu-cfs-quota-period", Duration, "100ms", P | A;
-    single_process_oom_kill: Option<bool> = "singleProcessOOMKill", "", Bool, UNSET, P | A;
+    cpu_cfs_quota: bool = "cpuCFSQuota", "cpu-cfs-quota", Bool, "true", P;
+    cpu_cfs_quota_period: GoDuration = "cpuCFSQuotaPeriod", "cpu-cfs-quota-period", Duration, "100ms", P;
+    single_process_oom_kill: Option<bool> = "singleProcessOOMKill", "", Bool, UNSET, P;
     memory_throttling_factor: f64 = "memoryThrottlingFactor", "", Float, "0.9", P;
     memory_reservation_policy: String = "memoryReservationPolicy", "", Text, "None", 0;
-    memory_swap_swap_behavior: String = "memorySwap.swapBehavior", "", Text, "", A;
+    memory_swap_swap_behavior: String = "memorySwap.swapBehavior", "", Text, "", 0;
     fail_swap_on: bool = "failSwapOn", "fail-swap-on", Bool, "true", P;
     protect_kernel_defaults: bool = "protectKernelDefaults", "protect-kernel-defaults", Bool, "false", 0;
-    system_reserved: BTreeMap<String, String> = "systemReserved", "system-reserved", Map, "", A;
-    kube_reserved: BTreeMap<String, String> = "kubeReserved", "kube-reserved", Map, "", A;
-    reserved_system_cpus: String = "reservedSystemCPUs", "reserved-cpus", Text, "", A;
-    system_reserved_cgroup: String = "systemReservedCgroup", "system-reserved-cgroup", Text, "", A;
-    kube_reserved_cgroup: String = "kubeReservedCgroup", "kube-reserved-cgroup", Text, "", A;
-    enforce_node_allocatable: Vec<String> = "enforceNodeAllocatable", "enforce-node-allocatable", List, "pods", A;
-    eviction_hard: BTreeMap<String, String> = "evictionHard", "eviction-hard", LessMap, UNSET, A;
-    eviction_soft: BTreeMap<String, String> = "evictionSoft", "eviction-soft", LessMap, "", A;
+    system_reserved: BTreeMap<String, String> = "systemReserved", "system-reserved", Map, "", 0;
+    kube_reserved: BTreeMap<String, String> = "kubeReserved", "kube-reserved", Map, "", 0;
+    reserved_system_cpus: String = "reservedSystemCPUs", "reserved-cpus", Text, "", 0;
+    system_reserved_cgroup: String = "systemReservedCgroup", "system-reserved-cgroup", Text, "", 0;
+    kube_reserved_cgroup: String = "kubeReservedCgroup", "kube-reserved-cgroup", Text, "", 0;
+    enforce_node_allocatable: Vec<String> = "enforceNodeAllocatable", "enforce-node-allocatable", List, "pods", 0;
+    eviction_hard: BTreeMap<String, String> = "evictionHard", "eviction-hard", LessMap, UNSET, 0;
+    eviction_soft: BTreeMap<String, String> = "evictionSoft", "eviction-soft", LessMap, "", R;
     eviction_soft_grace_period: BTreeMap<String, String> =
-        "evictionSoftGracePeriod", "eviction-soft-grace-period", Map, "", A;
+        "evictionSoftGracePeriod", "eviction-soft-grace-period", Map, "", R;
     eviction_pressure_transition_period: GoDuration =
-        "evictionPressureTransitionPeriod", "eviction-pressure-transition-period", Duration, "5m", A;
-    eviction_max_pod_grace_period: i32 = "evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", Int32, "0", A;
+        "evictionPressureTransitionPeriod", "eviction-pressure-transition-period", Duration, "5m", R;
+    eviction_max_pod_grace_period: i32 = "evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", Int32, "0", R;
     eviction_minimum_reclaim: BTreeMap<String, String> =
-        "evictionMinimumReclaim", "eviction-minimum-reclaim", Map, "", A;
-    merge_default_eviction_settings: bool = "mergeDefaultEvictionSettings", "", Bool, "false", P | A;
+        "evictionMinimumReclaim", "eviction-minimum-reclaim", Map, "", R;
+    merge_default_eviction_settings: bool = "mergeDefaultEvictionSettings", "", Bool, "false", P;
     kernel_memcg_notification: bool = "kernelMemcgNotification", "kernel-memcg-notification", Bool, "false", 0;
     make_iptables_util_chains: bool = "makeIPTablesUtilChains", "make-iptables-util-chains", Bool, "true", P;
     iptables_masquerade_bit: i32 = "iptablesMasqueradeBit", "", Int32, "14", P;

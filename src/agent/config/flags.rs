@@ -48,8 +48,6 @@ pub(super) struct Flag {
     /// In flag syntax.
     pub(super) default: &'static str,
     pub(super) family: Family,
-    /// This version acts on it.
-    pub(super) is_implemented: bool,
     pub(super) deprecated: Option<&'static str>,
     /// One line for `--help`.
     pub(super) help: &'static str,
@@ -116,33 +114,21 @@ pub(super) fn known_names() -> impl Iterator<Item = &'static str> {
     fields.chain(FLAGS.iter().map(|flag| flag.name)).chain(ALIASES.iter().map(|(alias, _)| *alias))
 }
 
-const fn kubelet(
-    name: &'static str,
-    kind: ValueKind,
-    default: &'static str,
-    is_implemented: bool,
-    help: &'static str,
-) -> Flag {
-    Flag { name, kind, default, family: Family::Kubelet, is_implemented, deprecated: None, help }
+const fn kubelet(name: &'static str, kind: ValueKind, default: &'static str, help: &'static str) -> Flag {
+    Flag { name, kind, default, family: Family::Kubelet, deprecated: None, help }
 }
 
-const fn deprecated(
-    name: &'static str,
-    kind: ValueKind,
-    default: &'static str,
-    is_implemented: bool,
-    why: &'static str,
-) -> Flag {
-    Flag { name, kind, default, family: Family::Kubelet, is_implemented, deprecated: Some(why), help: "" }
+const fn deprecated(name: &'static str, kind: ValueKind, default: &'static str, why: &'static str) -> Flag {
+    Flag { name, kind, default, family: Family::Kubelet, deprecated: Some(why), help: "" }
 }
 
 const fn agent(name: &'static str, kind: ValueKind, default: &'static str, help: &'static str) -> Flag {
-    Flag { name, kind, default, family: Family::Agent, is_implemented: true, deprecated: None, help }
+    Flag { name, kind, default, family: Family::Agent, deprecated: None, help }
 }
 
 const fn cadvisor(name: &'static str, kind: ValueKind, default: &'static str) -> Flag {
     let deprecated = Some("this is a cAdvisor flag and has no effect; it will be removed.");
-    Flag { name, kind, default, family: Family::Cadvisor, is_implemented: false, deprecated, help: "" }
+    Flag { name, kind, default, family: Family::Cadvisor, deprecated, help: "" }
 }
 
 const EVICTION_REPLACES: &str =
@@ -168,46 +154,46 @@ macro_rules! flags {
 }
 
 flags! {
-    kubelet("config", Text, "", true,
+    kubelet("config", Text, "",
         "KubeletConfiguration file (YAML or JSON); command line flags override its values");
-    kubelet("config-dir", Text, "", true, "directory of drop-in files (*.conf) merged over --config in lexical order");
+    kubelet("config-dir", Text, "", "directory of drop-in files (*.conf) merged over --config in lexical order");
     kubelet kubeconfig: String =
-        ("kubeconfig", Text, "", true, "kubeconfig for the API server; if empty, standalone mode is used");
+        ("kubeconfig", Text, "", "kubeconfig for the API server; if empty, standalone mode is used");
     kubelet bootstrap_kubeconfig: String =
-        ("bootstrap-kubeconfig", Text, "", true, "kubeconfig used to request the first client certificate");
+        ("bootstrap-kubeconfig", Text, "", "kubeconfig used to request the first client certificate");
     kubelet hostname_override: String =
-        ("hostname-override", Text, "", true, "node name to use instead of the host name");
-    kubelet node_ip: String = ("node-ip", Text, "", true, "IP address of the node, or a dual-stack pair (IPv4,IPv6)");
-    kubelet cert_dir: PathBuf = ("cert-dir", Text, "", true, "directory of TLS certificates (default <root-dir>/pki)");
-    kubelet cloud_provider: String = ("cloud-provider", Text, "", true, "empty or \"external\"");
+        ("hostname-override", Text, "", "node name to use instead of the host name");
+    kubelet node_ip: String = ("node-ip", Text, "", "IP address of the node, or a dual-stack pair (IPv4,IPv6)");
+    kubelet cert_dir: PathBuf = ("cert-dir", Text, "", "directory of TLS certificates (default <root-dir>/pki)");
+    kubelet cloud_provider: String = ("cloud-provider", Text, "", "empty or \"external\"");
     kubelet root_dir: PathBuf =
-        ("root-dir", Text, "/var/lib/kubelet", true, "directory for pods, volumes and agent.db");
-    kubelet seccomp_default: bool = ("seccomp-default", Bool, "false", true,
+        ("root-dir", Text, "/var/lib/kubelet", "directory for pods, volumes and agent.db");
+    kubelet seccomp_default: bool = ("seccomp-default", Bool, "false",
         "use RuntimeDefault as the default seccomp profile for all workloads");
-    kubelet node_labels: BTreeMap<String, String> = ("node-labels", Map, "", true, "labels to add to this node");
+    kubelet node_labels: BTreeMap<String, String> = ("node-labels", Map, "", "labels to add to this node");
     kubelet lock_file: String =
-        ("lock-file", Text, "", true, "lock file, held while running; a second instance waits for it");
+        ("lock-file", Text, "", "lock file, held while running; a second instance waits for it");
     kubelet exit_on_lock_contention: bool =
-        ("exit-on-lock-contention", Bool, "false", true, "exit when another process contends for the lock file");
+        ("exit-on-lock-contention", Bool, "false", "exit when another process contends for the lock file");
     kubelet runtime_cgroups: String =
-        ("runtime-cgroups", Text, "", true, "cgroup of the container runtime, for usage statistics");
+        ("runtime-cgroups", Text, "", "cgroup of the container runtime, for usage statistics");
     kubelet image_credential_provider_config: String =
-        ("image-credential-provider-config", Text, "", true, "credential provider configuration, a file or directory");
+        ("image-credential-provider-config", Text, "", "credential provider configuration, a file or directory");
     kubelet image_credential_provider_bin_dir: String =
-        ("image-credential-provider-bin-dir", Text, "", true, "directory of credential provider plugin binaries");
-    deprecated("minimum-container-ttl-duration", Duration, "0s", false, EVICTION_REPLACES);
+        ("image-credential-provider-bin-dir", Text, "", "directory of credential provider plugin binaries");
+    deprecated minimum_container_ttl_duration: GoDuration =
+        ("minimum-container-ttl-duration", Duration, "0s", EVICTION_REPLACES);
     deprecated maximum_dead_containers_per_container: i32 =
-        ("maximum-dead-containers-per-container", Int32, "1", true, EVICTION_REPLACES);
-    deprecated("maximum-dead-containers", Int32, "-1", false, EVICTION_REPLACES);
-    deprecated("experimental-mounter-path", Text, "", false, WILL_BE_REMOVED);
+        ("maximum-dead-containers-per-container", Int32, "1", EVICTION_REPLACES);
+    deprecated maximum_dead_containers: i32 =
+        ("maximum-dead-containers", Int32, "-1", EVICTION_REPLACES);
+    deprecated("experimental-mounter-path", Text, "", WILL_BE_REMOVED);
     deprecated experimental_allocatable_ignore_eviction: bool =
-        ("experimental-allocatable-ignore-eviction", Bool, "false", true, WILL_BE_REMOVED);
-    kubelet("windows-service", Bool, "false", false, "accepted; no effect on Linux");
-    kubelet("windows-priorityclass", Text, "NORMAL_PRIORITY_CLASS", false, "accepted; no effect on Linux");
-    kubelet("version", Version, "false", true,
+        ("experimental-allocatable-ignore-eviction", Bool, "false", WILL_BE_REMOVED);
+    kubelet("version", Version, "false",
         "print the version and exit; =raw prints full version information, =vX.Y.Z sets the reported \
          version");
-    kubelet("help", Bool, "false", true, "print this help and exit");
+    kubelet("help", Bool, "false", "print this help and exit");
     agent cluster_reset_grace: GoDuration = ("cluster-reset-grace", Duration, "10m",
         "time during which the pods of a replaced cluster keep running before its answers are believed; 0 disables");
     agent link_profile: String = ("link-profile", Text, "",

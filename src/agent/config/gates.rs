@@ -39,10 +39,10 @@ impl FeatureGates {
     pub(super) fn resolve(given: &BTreeMap<String, bool>) -> Result<Self, Findings> {
         let mut findings = Findings::default();
         let mut states: BTreeMap<&'static str, bool> =
-            GATES.iter().map(|gate| (gate.name, gate.on)).into_map();
+            GATES.iter().map(|gate| (gate.name, fixed(gate).unwrap_or(gate.on))).into_map();
         for (group, stage) in GROUPS {
             let Some(&on) = given.get(group) else { continue };
-            for gate in GATES.iter().filter(|gate| gate.stage == stage) {
+            for gate in GATES.iter().filter(|gate| gate.stage == stage && fixed(gate).is_none()) {
                 states.insert(gate.name, on);
             }
         }
@@ -57,12 +57,15 @@ impl FeatureGates {
                     let hint = hint.map_or(String::new(), |name| format!("; did you mean {name}?"));
                     findings.add(field, format!("unrecognized feature gate: {name}{hint}"));
                 }
-                Some(gate) if gate.stage == Stage::Locked && gate.on != on => {
-                    let problem =
-                        format!("cannot set feature gate {name} to {on}, feature is locked to {}", gate.on);
-                    findings.add(field, problem);
-                }
-                Some(gate) => drop(states.insert(gate.name, on)),
+                Some(gate) => match fixed(gate) {
+                    Some(locked) if locked != on => {
+                        let problem = format!(
+                            "cannot set feature gate {name} to {on}, feature is locked to {locked}; remove it"
+                        );
+                        findings.add(field, problem);
+                    }
+                    _ => drop(states.insert(gate.name, on)),
+                },
             }
         }
         if findings.0.is_empty() { Ok(Self(states)) } else { Err(findings) }
@@ -88,27 +91,67 @@ pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
             _ => {}
         }
     }
+    lines.extend(groups(given));
     lines
 }
 
-/// The gates that have an effect here. All others are accepted: such a feature is either always on, or not
-/// part of this version.
-const ACTED_ON: [&str; 3] =
-    ["GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "NodeLogQuery"];
+/// The gates that switch something here. All others are locked: the feature is always on, or not part of this version.
+const ACTED_ON: [&str; 10] = [
+    "CPUManagerPolicyAlphaOptions",
+    "CPUManagerPolicyBetaOptions",
+    "DisableCPUQuotaWithExclusiveCPUs",
+    "GracefulNodeShutdown",
+    "GracefulNodeShutdownBasedOnPodPriority",
+    "KubeletCrashLoopBackOffMax",
+    "MemoryQoS",
+    "NodeLogQuery",
+    "ReduceDefaultCrashLoopBackOffDecay",
+    "RotateKubeletServerCertificate",
+];
 
-/// Whether a gate, or a group of them, has an effect here.
-pub(super) fn is_implemented(name: &str) -> bool {
-    ACTED_ON.contains(&name) || name == "AllBeta"
+/// Locked gates whose value here is not upstream's default: parts that this version does not have, and parts that it
+/// always has.
+const DIFFERENT: [(&str, bool); 10] = [
+    ("ContainerCheckpoint", false),
+    ("ContainerStopSignals", true),
+    ("ClusterTrustBundle", true),
+    ("ClusterTrustBundleProjection", true),
+    ("DynamicResourceAllocation", false),
+    ("EventedPLEG", true),
+    ("InPlacePodLevelResourcesVerticalScaling", false),
+    ("KubeletPodResourcesDynamicResources", false),
+    ("ResourceHealthStatus", false),
+    ("SELinuxMountReadWriteOncePod", false),
+];
+
+/// The value of a gate that cannot be switched.
+fn fixed(gate: &Gate) -> Option<bool> {
+    let different = DIFFERENT.iter().find(|(name, _)| *name == gate.name);
+    (!ACTED_ON.contains(&gate.name)).then(|| different.map_or(gate.on, |(_, on)| *on))
 }
 
-/// The named gates that differ from their default and have no effect here.
-pub(super) fn without_effect(given: &BTreeMap<String, bool>) -> impl Iterator<Item = (&str, bool)> {
-    let is_default = |name: &str, on: bool| {
-        let gate = GATES.iter().find(|gate| gate.name == name);
-        gate.map_or(!on, |gate| gate.on == on)
-    };
-    let named = given.iter().map(|(name, on)| (name.as_str(), *on));
-    named.filter(move |(name, on)| !is_implemented(name) && !is_default(name, *on))
+/// Whether a gate cannot be switched here.
+pub(super) fn is_fixed(name: &str) -> bool {
+    GATES.iter().any(|gate| gate.name == name && fixed(gate).is_some())
+}
+
+/// Every gate and its value when nothing is set.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = (&'static str, bool)> {
+    GATES.iter().map(|gate| (gate.name, fixed(gate).unwrap_or(gate.on)))
+}
+
+/// A line for each group that was set to what it is not, with the gates that follow it.
+fn groups(given: &BTreeMap<String, bool>) -> impl Iterator<Item = String> {
+    GROUPS.into_iter().filter_map(|(group, stage)| {
+        let on = *given.get(group)?;
+        let of_stage = || GATES.iter().filter(move |gate| gate.stage == stage);
+        if of_stage().all(|gate| fixed(gate).is_none_or(|fixed| fixed == on)) {
+            return None;
+        }
+        let follow: Vec<_> = of_stage().filter(|gate| fixed(gate).is_none()).map(|gate| gate.name).collect();
+        Some(format!("featureGates.{group}={on} switches {}; the others are locked", follow.join(", ")))
+    })
 }
 
 const GROUPS: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
@@ -232,13 +275,23 @@ mod tests {
     #[test]
     fn named_gate_overrides_its_group_and_others_keep_defaults() {
         let gates = FeatureGates::resolve(&BTreeMap::new()).unwrap();
-        assert!(gates.enabled("GracefulNodeShutdown") && !gates.enabled("MemoryQoS"));
+        assert!(
+            gates.enabled("GracefulNodeShutdown") && !gates.enabled("ReduceDefaultCrashLoopBackOffDecay")
+        );
         assert!(!gates.enabled("NoSuchGate"));
-        let gates = FeatureGates::resolve(&given(&[("AllAlpha", true), ("MemoryQoS", false)])).unwrap();
-        assert!(gates.enabled("EventedPLEG") && !gates.enabled("MemoryQoS"));
-        let gates = FeatureGates::resolve(&given(&[("AllBeta", false), ("EnvFiles", true)])).unwrap();
-        assert!(gates.enabled("EnvFiles") && !gates.enabled("GracefulNodeShutdown"));
+        let gates = FeatureGates::resolve(&given(&[("AllAlpha", true)])).unwrap();
+        assert!(gates.enabled("ReduceDefaultCrashLoopBackOffDecay") && !gates.enabled("PodsAPI"));
+        let given = given(&[("AllBeta", false), ("GracefulNodeShutdown", true)]);
+        let gates = FeatureGates::resolve(&given).unwrap();
+        assert!(gates.enabled("GracefulNodeShutdown") && !gates.enabled("KubeletCrashLoopBackOffMax"));
         assert!(gates.enabled("SidecarContainers"), "a stable gate is in no group");
+        assert!(gates.enabled("EnvFiles"), "a locked gate follows no group");
+        let told = warnings(&given);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].starts_with("featureGates.AllBeta=false switches ") && told[0].ends_with("are locked"),
+            "{told:?}"
+        );
     }
 
     #[test]
@@ -249,22 +302,28 @@ mod tests {
         assert!(text.contains("unrecognized feature gate: MemoryQos; did you mean MemoryQoS?"), "{text}");
         assert!(text.contains("feature is locked to true"), "{text}");
         assert!(FeatureGates::resolve(&given(&[("SidecarContainers", true)])).is_ok());
-        assert_eq!(warnings(&given(&[("SidecarContainers", true), ("MemoryQoS", true)])).len(), 1);
+        assert_eq!(warnings(&given(&[("SidecarContainers", true), ("EnvFiles", true)])).len(), 1);
     }
 
     #[test]
-    fn gates_that_switch_nothing_are_named_when_they_are_set() {
-        let given = given(&[
+    fn a_gate_that_switches_nothing_is_locked_to_what_is_done() {
+        for (name, on) in [
             ("EnvFiles", false),
-            ("MemoryQoS", true),
-            ("ImageVolume", true),
-            ("GracefulNodeShutdown", false),
-            ("AllAlpha", true),
-            ("AllBeta", false),
-        ]);
-        let named: Vec<_> = without_effect(&given).collect();
-        assert_eq!(named, [("AllAlpha", true), ("EnvFiles", false), ("MemoryQoS", true)]);
-        assert!(ACTED_ON.iter().all(|name| GATES.iter().any(|gate| gate.name == *name)));
+            ("PodsAPI", true),
+            ("EventedPLEG", false),
+            ("DynamicResourceAllocation", true),
+        ] {
+            let refused = FeatureGates::resolve(&given(&[(name, on)])).unwrap_err().to_string();
+            let words = format!("cannot set feature gate {name} to {on}, feature is locked to {}", !on);
+            assert!(refused.contains(&words), "{refused}");
+            let agreed = FeatureGates::resolve(&given(&[(name, !on)])).unwrap();
+            assert_eq!(agreed.enabled(name), !on, "{name}");
+        }
+        let known = |name: &str| GATES.iter().any(|gate| gate.name == name);
+        assert!(ACTED_ON.iter().all(|name| known(name)) && DIFFERENT.iter().all(|(name, _)| known(name)));
+        assert!(
+            DIFFERENT.iter().all(|(name, on)| GATES.iter().any(|gate| gate.name == *name && gate.on != *on))
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use super::effects;
 use super::fields::FIELDS;
 use super::flags::{ALIASES, FLAGS, Family, Flag};
 use super::resolve::EMBEDDED;
@@ -52,6 +53,7 @@ pub(crate) const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("run", "run an image as a pod, through the node's API"),
     ("apply", "create or change objects from manifests, through the node's API"),
     ("delete", "delete objects of the node's API, or the data of a claim"),
+    ("snapshot", "take, list, restore and delete snapshots of a claim's data"),
     ("restart", "restart the containers of a pod"),
     ("stop", "stop a pod of the node's API and print its manifest"),
     ("image", "manage images of the embedded runtime: list, pull, import, remove"),
@@ -95,7 +97,7 @@ pub(super) fn text() -> String {
         let default =
             default_text(field.kind, agent_default(field.path).or(field.default).unwrap_or_default());
         let note = if field.flag_deprecated() { "deprecated: set" } else { "sets" };
-        let effect = if field.is_implemented() { "" } else { "; not implemented yet" };
+        let effect = effects::note(field.path, None);
         let _ = writeln!(
             text,
             "{dash}{}{}\n            {note} {} in the file{default}{effect}",
@@ -119,7 +121,7 @@ fn write_flag(text: &mut String, flag: &Flag) {
     };
     let default =
         if flag.kind == ValueKind::Version { String::new() } else { default_text(flag.kind, flag.default) };
-    let effect = if flag.is_implemented { "" } else { "; not implemented yet" };
+    let effect = effects::note(&format!("--{}", flag.name), None);
     let _ =
         writeln!(text, "{dash}{}{}\n            {help}{default}{effect}", flag.name, value_hint(flag.kind));
 }
@@ -143,7 +145,9 @@ fn default_text(kind: ValueKind, default: &str) -> String {
 fn agent_default(path: &str) -> Option<&'static str> {
     match path {
         "containerRuntimeEndpoint" => Some(EMBEDDED),
-        "failCgroupV1" | "failSwapOn" => Some("false"),
+        "failCgroupV1" | "failSwapOn" | "makeIPTablesUtilChains" => Some("false"),
+        "contentType" => Some("application/json"),
+        "hairpinMode" => Some("hairpin-veth"),
         _ => None,
     }
 }

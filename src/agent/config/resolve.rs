@@ -231,6 +231,10 @@ pub(super) fn apply_agent_defaults(layered: &mut Layered, is_joined: bool) {
     };
     settle("failCgroupV1", json!(false), "hosts with cgroup v1 are accepted");
     settle("failSwapOn", json!(false), "hosts with swap are accepted");
+    settle("contentType", json!("application/json"), "the agent sends JSON to the API server");
+    settle("enableProfilingHandler", json!(false), "there is no Go runtime to profile");
+    settle("hairpinMode", json!("hairpin-veth"), "each port of the built-in bridge is in hairpin mode");
+    settle("makeIPTablesUtilChains", json!(false), "the agent makes no iptables chains");
     settle("containerRuntimeEndpoint", json!(EMBEDDED), "no separate container runtime is needed");
     for (path, value, why) in access_defaults(is_joined) {
         settle(path, value, why);

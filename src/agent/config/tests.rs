@@ -3,6 +3,7 @@
 mod command_line;
 mod explained;
 mod layers;
+mod page;
 mod rules;
 
 use std::ffi::OsString;

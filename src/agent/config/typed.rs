@@ -2,22 +2,22 @@
 //!
 //! Owns the order of the checks and the flags' typed form.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::args::{Args, without_effect};
+use super::args::Args;
 use super::error::{ConfigError, Findings, RunOnceError};
-use super::fields::{FIELDS, KubeletConfiguration};
-use super::flags::{AgentFlags, FLAGS, find};
+use super::fields::KubeletConfiguration;
+use super::flags::{AgentFlags, FLAGS};
 use super::gates::{self, FeatureGates};
 use super::load::clean;
 use super::resolve::{EMBEDDED, Layered, Origin, layer};
 use super::value::FromFlag as _;
-use super::{Environment, Resolved, explain, tree, validate};
+use super::{Environment, Resolved, effects, explain, tree, validate};
 use crate::model::api::decode::decode;
 use crate::model::ordered::Ordered as _;
 
@@ -183,14 +183,15 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     })?;
     let kubelet = kubelet.object;
     validate::configuration(&kubelet, &feature_gates).map_err(ConfigError::Configuration)?;
+    let without_effect = effects::check(args, &layered).map_err(ConfigError::Configuration)?;
     check_authorization(&flags, &kubelet)?;
 
     warnings.append(&mut layered.warnings);
     warnings.extend(gates::warnings(&given_gates));
     warnings.extend(validate::soft_warnings(&kubelet));
+    warnings.extend(without_effect);
     Ok(Resolved {
         flag_dump: explain::flag_dump(args),
-        unimplemented_settings: unimplemented_settings(args, &layered),
         flags,
         kubelet,
         feature_gates,
@@ -199,8 +200,10 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
         provenance: layered.provenance,
         warnings,
         document: layered.document,
-        is_docker: Cell::default(),
+        is_docker: Rc::default(),
         without_network: Vec::new(),
+        args: args.clone(),
+        environment: environment.clone(),
     })
 }
 
@@ -254,35 +257,6 @@ fn stop_server(layered: &mut Layered) {
         let origin = Origin::AgentDefault("the server is never started with --runonce");
         layered.provenance.insert("enableServer".to_owned(), origin);
     }
-}
-
-/// One line for each setting by the user that has no effect yet.
-fn unimplemented_settings(args: &Args, layered: &Layered) -> Vec<String> {
-    // The configuration of an agent without any argument; layering neither files nor flags cannot fail.
-    let silent = layer(&Args::default()).map(|layered| layered.document).unwrap_or_default();
-    let mut lines = Vec::new();
-    for field in FIELDS.iter().filter(|field| !field.is_implemented()) {
-        let Some(origin) = layered.provenance.get(field.path).filter(|origin| origin.is_explicit()) else {
-            continue;
-        };
-        // Setting the value that is in effect anyway needs no warning.
-        if tree::get(&silent, field.path) == tree::get(&layered.document, field.path) {
-            continue;
-        }
-        lines.push(format!("{} ({origin}) is accepted but not implemented in this version", field.path));
-    }
-    let gates = gates_of(tree::get(&layered.document, "featureGates"));
-    for (name, on) in gates::without_effect(&gates) {
-        lines.push(format!("featureGates.{name}={on} is accepted but not implemented in this version"));
-    }
-    for (name, given) in &args.given {
-        let Some(target @ super::flags::FlagTarget::Flag(_)) = find(name) else { continue };
-        if without_effect(target) {
-            let name = &given.spelled;
-            lines.push(format!("--{name} is accepted but not implemented in this version"));
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

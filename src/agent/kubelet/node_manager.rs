@@ -11,6 +11,7 @@ use crate::node::stats::{Ask, Measured, Stats};
 use crate::node::{NodeConfig, NodeManager, NodeParts, oom};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
 use crate::platform::rt::notify::Notifier;
 use crate::platform::rt::shutdown::{self, Shutdown};
 use crate::pod::events::EventRecorder;
@@ -33,7 +34,7 @@ pub(super) struct NodeManagerParts<'a, R> {
 
 /// Starts both. They run as long as the tasks live.
 pub(super) fn start<R: Runtime>(
-    (config, stats): (NodeConfig, Rc<Stats>),
+    (config, stats): (Live<NodeConfig>, Rc<Stats>),
     pods: Rc<dyn PodPressure>,
     needs: &NodeManagerParts<'_, R>,
 ) -> [JoinHandle<()>; 2] {

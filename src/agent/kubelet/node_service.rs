@@ -19,6 +19,7 @@ use crate::model::types::{ContainerId, ContainerName, PodSource, PodUid, Sandbox
 use crate::node::stats::{Ask, AskRuntime, RuntimeAnswer, Stats};
 use crate::node::usage::Summary;
 use crate::platform::logging::chain;
+use crate::platform::rt::live::Live;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
 use crate::runtime::chosen::NodeRuntime;
@@ -151,7 +152,7 @@ impl SandboxStreams for NodeRuntime {
 pub(in crate::agent) struct NodeService<R> {
     pub name: String,
     /// The effective configuration, with secrets masked.
-    pub configuration: Value,
+    pub configuration: Live<Value>,
     pub flags: Vec<(String, String)>,
     /// `streamingConnectionIdleTimeout`.
     pub stream_idle_timeout: Duration,
@@ -219,7 +220,7 @@ impl<R: SandboxStreams> Node for NodeService<R> {
     }
 
     fn configuration(&self) -> Value {
-        self.configuration.clone()
+        Value::clone(&self.configuration.get())
     }
 
     fn flags(&self) -> Vec<(String, String)> {

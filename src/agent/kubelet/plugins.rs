@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use super::report::LoopView;
 use crate::devices::DeviceManager;
 use crate::devices::plugins::{self, CsiPlugins};
+use crate::model::types::PodUid;
 use crate::platform::logging::chain;
 use crate::pod::status::StatusManager;
 use crate::pod::workers::PodWorkers;
@@ -32,7 +33,9 @@ pub(super) async fn start<R: Runtime>(
     let mut tasks = vec![workers.follow_devices()];
     let statuses = Rc::clone(statuses);
     let pods = Rc::new(move || statuses.snapshot());
-    match plugins::start(root, &workers.devices(), pods, csi).await {
+    let managers = workers.managers();
+    let owned = Rc::new(move |of: Option<(&PodUid, &str)>| managers.owned(of));
+    match plugins::start(root, &workers.devices(), pods, owned, csi).await {
         Ok(sockets) => tasks.extend(sockets),
         Err(error) => {
             let why = chain(&error);

@@ -16,6 +16,7 @@ use crate::cluster::ClusterState;
 use crate::desired::pod_config::SourceView;
 use crate::desired::pod_config::edit::API_ORIGIN;
 use crate::desired::pod_config::notes::{Mirror, Notes};
+use crate::managers::ResourceManagers;
 use crate::model::disruption::Pressure;
 use crate::model::objects::LocalObjects;
 use crate::model::types::{PodSource, PodUid, Timestamp};
@@ -25,7 +26,7 @@ use crate::pod::status::StatusManager;
 use crate::runtime::{RuntimeError, RuntimeStatus, RuntimeVersion};
 use crate::serve::server::report::{
     AgentMode, AgentReport, ApiReport, EventReport, ObjectCounts, ObjectDetail, PressureReport,
-    RuntimeReport, SourceReport, SourceState, StoreReport,
+    ProblemReport, RuntimeReport, SourceReport, SourceState, StoreReport,
 };
 
 /// Facts that are constant during the life of the process.
@@ -60,6 +61,8 @@ struct ReportState {
     /// Problems by server.
     serving: BTreeMap<&'static str, String>,
     image_problems: ImageProblems,
+    /// Of the configuration file since the start.
+    configuration_problems: Vec<ProblemReport>,
     /// Since when the loop has been handling an event; `None` while it waits.
     busy_since: Option<Instant>,
 }
@@ -79,6 +82,7 @@ pub struct LoopView {
     version: watch::Sender<u64>,
     served: Notify,
     plugin_trouble: RefCell<Option<String>>,
+    managers: OnceCell<ResourceManagers>,
     cluster: RefCell<Option<Rc<ClusterState>>>,
 }
 
@@ -97,6 +101,7 @@ impl LoopView {
             version: watch::Sender::new(0),
             served: Notify::new(),
             plugin_trouble: RefCell::default(),
+            managers: OnceCell::new(),
             cluster: RefCell::default(),
         }
     }
@@ -185,8 +190,21 @@ impl LoopView {
         }
     }
 
+    /// Who has which CPUs is shown from now on.
+    pub(super) fn show_managers(&self, managers: &ResourceManagers) {
+        let _ = self.managers.set(managers.clone());
+    }
+
     pub(super) fn set_image_problems(&self, problems: ImageProblems) {
         self.state.borrow_mut().image_problems = problems;
+    }
+
+    /// Records what is wrong with the configuration since the start. `true` if that is new.
+    pub(super) fn set_configuration_problems(&self, problems: Vec<ProblemReport>) -> bool {
+        let mut state = self.state.borrow_mut();
+        let is_new = state.configuration_problems != problems;
+        state.configuration_problems = problems;
+        is_new
     }
 
     /// Records that the loop handles an event, or waits again.
@@ -323,7 +341,15 @@ impl LoopView {
         let lost = object_trouble.lost.as_ref().filter(|_| !state.sources.values().all(|view| view.seen));
         let trouble = state.store_trouble.as_ref().or(object_trouble.key.as_ref()).or(lost);
         let objects = self.objects.get().map(|objects| objects.all()).unwrap_or_default();
+        let pods = statuses.all_pods();
+        let name = |uid: &PodUid| {
+            let pod = pods.iter().find(|pod| pod.metadata.uid == *uid);
+            pod.map_or_else(|| uid.to_string(), |pod| pod.pod_ref().to_string())
+        };
+        let (cpus, memory) = self.managers.get().map(|managers| managers.drawn(&name)).unwrap_or_default();
         AgentReport {
+            cpus,
+            memory,
             version: identity.version.clone(),
             pid: std::process::id(),
             started_at: Some(identity.started_at),
@@ -332,12 +358,15 @@ impl LoopView {
             runtime: state.runtime.clone(),
             cluster: self.cluster.borrow().as_ref().map(|cluster| cluster.report()),
             sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
-            pods: statuses.all_pods(),
+            pods,
             object_counts: ObjectCounts::of(objects.iter().map(|known| &known.object.key)),
             objects: detail
                 .reports(objects.iter().map(|known| (&*known.object, &*known.origin)), &identity.volumes_dir),
             pressure: self.pressure(),
-            problems: state.image_problems.borrow().clone(),
+            problems: {
+                let images = state.image_problems.borrow();
+                state.configuration_problems.iter().chain(&*images).cloned().collect()
+            },
             serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
             api: identity.api.clone(),
             events: events.recent().into_iter().map(EventReport::from).collect(),

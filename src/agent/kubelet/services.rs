@@ -19,7 +19,6 @@ use crate::model::objects::LocalObjects;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::pod::events::EventRecorder;
-use crate::pod::executor::ExecutorConfig;
 use crate::pod::status::StatusManager;
 use crate::serve::accounts::CLUSTER_DOMAIN;
 use crate::service::driver::{Driver, ServiceConfig, ServiceParts, remove_if_present};
@@ -38,24 +37,23 @@ pub(super) fn ranges(resolved: &Resolved, loaded: &Loaded) -> Option<ServiceRang
 }
 
 /// Pods get the DNS server, unless the user has named one.
-pub(super) fn name_server(
-    executor: &mut ExecutorConfig,
-    resolved: &Resolved,
-    ranges: Option<&ServiceRanges>,
-) {
+pub(super) fn name_servers(servers: &mut Vec<String>, resolved: &Resolved, ranges: Option<&ServiceRanges>) {
     let Some(ranges) = ranges else { return };
-    if executor.cluster_domain.is_empty() {
-        CLUSTER_DOMAIN.clone_into(&mut executor.cluster_domain);
-    }
-    if executor.cluster_dns.is_empty() {
+    if servers.is_empty() {
         let pods = pod_ranges(resolved);
         // Pods of another network have addresses of any family.
         let is_reached = |ip: &IpAddr| {
             pods.is_empty() || pods.iter().any(|range| range.network().is_ipv4() == ip.is_ipv4())
         };
-        let servers = ServiceConfig::dns_addresses(&ranges.cidrs).into_iter().filter(is_reached);
-        executor.cluster_dns = servers.map(|ip| ip.to_string()).collect();
+        let own = ServiceConfig::dns_addresses(&ranges.cidrs).into_iter().filter(is_reached);
+        *servers = own.map(|ip| ip.to_string()).collect();
     }
+}
+
+/// `clusterDomain`, or the one of the node's own DNS.
+pub(super) fn cluster_domain(resolved: &Resolved, ranges: Option<&ServiceRanges>) -> String {
+    let set = &resolved.kubelet.cluster_domain;
+    if set.is_empty() && ranges.is_some() { CLUSTER_DOMAIN.to_owned() } else { set.clone() }
 }
 
 /// Of the built-in network.

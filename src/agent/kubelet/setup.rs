@@ -3,12 +3,15 @@
 //!
 //! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
 
-pub(crate) mod configs;
+pub mod configs;
 mod controllers;
 pub mod cri;
+mod host;
 pub(super) mod node_facts;
 mod process;
+mod reloading;
 mod servers;
+mod sources;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -25,38 +29,41 @@ use crate::agent::kubelet::node_service::SandboxStreams;
 use crate::agent::kubelet::open_store::{
     object_trouble, open_store, remember_node, report_upgrade, store_key,
 };
+use crate::agent::kubelet::reload;
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::ServingError;
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
-use crate::agent::kubelet::{Kubelet, cgroup_root, embedded, node_manager, plugins, resources, services};
+use crate::agent::kubelet::{
+    Kubelet, cgroup_root, embedded, managers, node_manager, plugins, resources, services,
+};
 use crate::cluster::review::Reviews;
 use crate::desired::kinds::addresses::ServiceRanges;
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
-use crate::desired::source::file::{FileConfig, FileSource};
-use crate::desired::source::url::UrlSource;
 use crate::model::objects::{ClusterFacts, LocalObjects, NodeFacts, NodeObjects, VOLUMES_DIR};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
+use crate::node::NodeConfig;
 use crate::node::object::NodeState;
 use crate::node::shutdown::InitSystem;
 use crate::node::stats::Stats;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
-use crate::platform::http::{HttpClient, HttpError, shown_url};
+use crate::platform::http::HttpError;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
 use crate::platform::rt::notify::{Notifier, NotifyError, watchdog_interval};
 use crate::platform::rt::shutdown::{self, Shutdown};
 use crate::platform::sys::inotify::InotifyError;
 use crate::platform::sys::lock;
 use crate::pod::admission::Admission;
-use crate::pod::container_logs;
-use crate::pod::events::EventRecorder;
-use crate::pod::executor::{Executor, ExecutorConfig, ShareError};
+use crate::pod::container_logs::{self, LogConfig};
+use crate::pod::events::{EventRecorder, EventType};
+use crate::pod::executor::{Executor, ExecutorConfig, PodSettings, ShareError};
 use crate::pod::image::{ImageConfig, ImagePuller};
 use crate::pod::pleg::{self, PlegConfig};
 use crate::pod::prober::{Prober, ProberConfig};
@@ -103,6 +110,12 @@ pub enum SetupError {
     /// More is reserved than the node has. Upstream's message.
     #[error("invalid Node Allocatable configuration. {0}")]
     Reservations(String),
+    /// Upstream's message.
+    #[error("the CPU, memory and topology manager policies do not suit this machine: {0}")]
+    Managers(String),
+    /// The machine is not as the configuration demands.
+    #[error("{0}")]
+    Host(String),
     #[error(transparent)]
     CgroupRoot(#[from] HeldError),
     #[error(transparent)]
@@ -163,6 +176,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         return Ok(Finished::Stopped);
     };
     limit_process(resolved);
+    host::prepare(resolved)?;
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let key_file = resolved.flags.store_key_file.as_deref();
     let key = store_key(key_file, environment.credentials_directory.as_deref());
@@ -221,8 +235,8 @@ async fn run_with<R: SandboxStreams>(
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
     let (servers, served) = house.start_servers(resolved).await?;
-    let rotation = configs::log_rotation(resolved);
-    let rotating = container_logs::rotate_logs(Rc::clone(&house.runtime), rotation, house.clock.clone());
+    let rotating =
+        container_logs::rotate_logs(Rc::clone(&house.runtime), house.logs.clone(), house.clock.clone());
     let logs = rt::spawn("container logs", rotating);
     let has_pods = house.loaded.desired.iter().any(|stored| !stored.pods.is_empty());
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
@@ -255,6 +269,9 @@ async fn run_with<R: SandboxStreams>(
         is_online = Rc::new(move || cluster.is_online());
     } else {
         drop(update_sender);
+        if !resolved.kubelet.run_once {
+            house.events.node_event(EventType::Normal, "Starting", "Starting kubelet.");
+        }
     }
     let keeping = served.map(|Served { node, .. }| {
         let needs = node_manager::NodeManagerParts {
@@ -271,18 +288,20 @@ async fn run_with<R: SandboxStreams>(
         let ending;
         let periods = configs::grace_periods(resolved);
         (ending, shutdown) = node_manager::start_node_shutdown(periods, Rc::clone(&pods), &needs, ends);
-        let config = (configs::node_manager(resolved), house.stats(resolved));
+        let config = (house.node.clone(), house.stats(resolved));
         node_manager::start(config, pods, &needs).into_iter().chain(ending)
     });
+    let cpus = kubelet.workers.follow_cpus(resolved.kubelet.cpu_manager_reconcile_period.to_std());
     let plugins = if resolved.kubelet.run_once {
         Vec::new()
     } else {
         plugins::start(&resolved.flags.root_dir, &kubelet.workers, &view, &statuses, csi).await
     };
+    let following = rt::spawn("configuration", reload::follow(house.reloading(resolved, &kubelet.workers)));
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
-    let keeping = keeping.into_iter().flatten().chain(plugins).chain(services).chain(controllers);
-    for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
+    let keeping = keeping.into_iter().flatten().chain(plugins).chain(cpus).chain(services).chain(controllers);
+    for task in sources.into_iter().chain(servers).chain([logs, following]).chain(keeping) {
         task.abort();
     }
     if let Finished::RunOnce(outcome) = &finished {
@@ -344,8 +363,13 @@ struct AgentParts<R> {
     node_ips: Vec<String>,
     /// What Services may have; `None` where they are not this node's.
     services: Option<ServiceRanges>,
-    images: ImageConfig,
-    workers: PodWorkerConfig,
+    images: Live<ImageConfig>,
+    workers: Live<PodWorkerConfig>,
+    node: Live<NodeConfig>,
+    logs: Live<LogConfig>,
+    pods: Live<PodSettings>,
+    /// What `/configz` shows.
+    configuration: Live<Value>,
     runtime_name: Rc<RefCell<String>>,
     registered: Vec<PodSource>,
     joined: Option<Joined>,
@@ -354,6 +378,8 @@ struct AgentParts<R> {
     edits: Option<mpsc::Receiver<Edit>>,
     accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
     write_behind: JoinHandle<()>,
+    /// `syncFrequency`.
+    sync_frequency: Duration,
 }
 
 impl<R: Runtime> AgentParts<R> {
@@ -389,10 +415,12 @@ impl<R: Runtime> AgentParts<R> {
         let mut executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
-            configs::executor(resolved, user_ids, &lookup).map_err(SetupError::Reservations)?
+            configs::executor(resolved, user_ids, &lookup, services.as_ref())
+                .map_err(SetupError::Reservations)?
         };
+        let changes = managers::open(resolved, &mut executor, &loaded, &store).await;
+        let changes = changes.map_err(SetupError::Managers)?;
         share_mounts_below(root).await;
-        services::name_server(&mut executor, resolved, services.as_ref());
         make_dir(&executor.pod_logs_dir, 0o750)?;
         if let Some(bytes) = resolved.flags.container_log_ram {
             container_logs::keep_in_memory(&executor.pod_logs_dir, bytes);
@@ -403,6 +431,7 @@ impl<R: Runtime> AgentParts<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         report_upgrade(root, &events);
+        managers::report(&changes, &loaded, &events);
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -431,14 +460,19 @@ impl<R: Runtime> AgentParts<R> {
         let seen = (facts, Rc::<NodeObjects>::clone(&lookup));
         let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
         view.show_objects(&objects);
+        view.show_managers(&executor.managers);
         let restored =
             joined::restore(resolved, &loaded, (&admission, &*runtime), seen, (&store, &events, &clock));
         Ok(Self {
             joined: restored.await,
             revisions,
             view,
-            workers: configs::workers(resolved, executor.node_ips.clone()),
-            images: configs::images(resolved),
+            workers: Live::new(configs::workers(resolved, executor.node_ips.clone())),
+            images: Live::new(configs::images(resolved)),
+            node: Live::new(configs::node_manager(resolved)),
+            logs: Live::new(configs::log_rotation(resolved)),
+            pods: executor.pods.clone(),
+            configuration: Live::new(resolved.to_json()),
             admission,
             node_ips: executor.node_ips.clone(),
             executor: Some(executor),
@@ -460,48 +494,8 @@ impl<R: Runtime> AgentParts<R> {
             editor,
             edits: Some(edits),
             accepts: BTreeMap::new(),
+            sync_frequency: resolved.kubelet.sync_frequency.to_std(),
         })
-    }
-
-    fn start_sources(
-        &mut self,
-        resolved: &Resolved,
-        updates: &mpsc::Sender<SourceUpdate>,
-    ) -> Result<Vec<JoinHandle<()>>, SetupError> {
-        let kubelet = &resolved.kubelet;
-        let restored_state = |source| configs::restored_state(&self.loaded, source);
-        let mut accepts = BTreeMap::new();
-        let mut accepting = |source: PodSource| {
-            let (sender, receiver) = mpsc::channel(1);
-            accepts.insert(source, sender);
-            receiver
-        };
-        let mut tasks = Vec::new();
-        if !kubelet.static_pod_path.is_empty() {
-            let config = FileConfig {
-                path: PathBuf::from(&kubelet.static_pod_path),
-                check_frequency: kubelet.file_check_frequency.to_std(),
-                node_name: resolved.node_name.clone(),
-            };
-            log::info!(path = kubelet.static_pod_path; "Adding static pod path");
-            let remembered = restored_state(PodSource::File);
-            let source =
-                FileSource::new(config, remembered, self.clock.clone()).accepting(accepting(PodSource::File));
-            tasks.push(rt::spawn("file source", source.run(updates.clone())));
-        }
-        if !kubelet.static_pod_url.is_empty() {
-            let config = configs::url_source(resolved);
-            log::info!(url = shown_url(&config.url); "Adding pod URL");
-            let http = HttpClient::start().map_err(SetupError::Http)?;
-            let source = UrlSource::new(config, restored_state(PodSource::Http), http, self.clock.clone())
-                .accepting(accepting(PodSource::Http));
-            tasks.push(rt::spawn("URL source", source.run(updates.clone())));
-        }
-        if let Some(joined) = &mut self.joined {
-            joined.accepts = Some(accepting(PodSource::Cluster));
-        }
-        self.accepts = accepts;
-        Ok(tasks)
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {
@@ -543,7 +537,7 @@ impl<R: Runtime> AgentParts<R> {
                 Rc::clone(&self.runtime),
                 self.clock.clone(),
                 self.events.clone(),
-                ProberConfig { node_ips: self.workers.node_ips.clone() },
+                ProberConfig { node_ips: self.node_ips.clone() },
             ),
             admission: self.admission.clone(),
             config: self.workers.clone(),
@@ -551,7 +545,8 @@ impl<R: Runtime> AgentParts<R> {
         };
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
         let runtime = Rc::clone(&self.runtime);
-        rt::spawn("pleg", pleg::run(runtime, self.clock.clone(), PlegConfig::default(), pleg_sender));
+        let pleg_config = PlegConfig { period_with_hints: self.sync_frequency, ..PlegConfig::default() };
+        rt::spawn("pleg", pleg::run(runtime, self.clock.clone(), pleg_config, pleg_sender));
         let mut pod_config = PodConfig::new(
             self.registered.clone(),
             loaded.desired,

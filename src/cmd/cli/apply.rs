@@ -11,27 +11,9 @@ use super::args::{Common, Has, Own, UsageError, text, value};
 use super::files::{self, Named};
 use super::table::printable;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print};
+use crate::cmd::help;
 use crate::platform::logging::chain;
 use crate::platform::rt;
-
-const HELP: &str = "\
-Create or change objects from manifests, through the API of this node: pods, ConfigMaps, Secrets, claims and
-namespaces. Applied objects survive restarts and reboots, like those applied with kubectl.
-
-Usage: agent apply -f FILE|DIRECTORY|- [options]
-
-Options:
-  -f, --filename FILE       Manifest, YAML or JSON; a directory for its .yaml, .yml and .json files; - for standard
-                            input. May be given several times
-      --dry-run             Only validate; change nothing
-  -n, --namespace NAME      Namespace of objects that set none (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Pods of manifest files (/etc/kubernetes/manifests) cannot be changed here; edit their files.
-
-Exit status: 0 on success, 1 if an object was not applied, 2 for bad usage.
-";
 
 /// Media type of a server-side apply.
 const APPLY: &str = "application/apply-patch+yaml";
@@ -73,7 +55,7 @@ fn parse(arguments: &[String]) -> Result<ApplyArgs, UsageError> {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("apply"))?;
         return Ok(EXIT_OK);
     }
     let objects = files::read(&wanted.files, wanted.namespace.as_deref())?;

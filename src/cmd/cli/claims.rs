@@ -24,7 +24,9 @@ const DELETED_PREFIX: &str = ".deleted-";
 
 /// Why the data of a claim is not deleted.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+pub(super) enum Refusal {
+    #[error("snapshot {name:?}: {why}")]
+    Snapshot { name: String, why: String },
     #[error("claim {name:?} in namespace {namespace:?}: {why}")]
     Name { name: String, namespace: String, why: String },
     #[error("claim {name:?} is still defined in {origin}: remove it there first")]
@@ -98,7 +100,7 @@ fn claim_names(options: &CliOptions) -> Result<Vec<String>, UsageError> {
 }
 
 /// The root directory, in which the store is, whatever the agent's flags.
-fn root_dir(report: &AgentReport) -> Option<PathBuf> {
+pub(super) fn root_dir(report: &AgentReport) -> Option<PathBuf> {
     Path::new(&report.store.path).parent().filter(|path| path.is_absolute()).map(Path::to_owned)
 }
 
@@ -109,22 +111,11 @@ fn delete(
     is_confirmed: bool,
 ) -> Result<PathBuf, Refusal> {
     let name = || claim.name.clone();
-    // Both become parts of a path.
-    let mut complaints =
-        names::dns_subdomain(&claim.name).into_iter().chain(names::dns_label(&claim.namespace));
-    if let Some(why) = complaints.next() {
-        return Err(Refusal::Name { name: name(), namespace: claim.namespace.clone(), why });
-    }
+    check_names(claim)?;
     if let Some(defined) = report.objects.iter().find(|object| is_claim(object, claim)) {
         return Err(Refusal::Defined { name: name(), origin: defined.origin.clone() });
     }
-    let uses = |pod: &&crate::model::api::pod::Pod| {
-        let mut claims = pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref());
-        pod.metadata.namespace == claim.namespace && claims.any(|used| used.claim_name == claim.name)
-    };
-    if let Some(pod) = report.pods.iter().find(uses) {
-        return Err(Refusal::Used { name: name(), pod: pod.metadata.name.clone() });
-    }
+    check_unused(claim, report)?;
     let path = root_dir.join(VOLUMES_DIR).join(&claim.namespace).join(&claim.name);
     let failed = |action, path: &Path| {
         let path = path.to_owned();
@@ -161,8 +152,30 @@ fn delete(
     Ok(path)
 }
 
+/// Both become parts of a path.
+pub(super) fn check_names(claim: &ObjectKey) -> Result<(), Refusal> {
+    let mut complaints =
+        names::dns_subdomain(&claim.name).into_iter().chain(names::dns_label(&claim.namespace));
+    match complaints.next() {
+        Some(why) => Err(Refusal::Name { name: claim.name.clone(), namespace: claim.namespace.clone(), why }),
+        None => Ok(()),
+    }
+}
+
+/// No pod uses the claim.
+pub(super) fn check_unused(claim: &ObjectKey, report: &AgentReport) -> Result<(), Refusal> {
+    let uses = |pod: &&crate::model::api::pod::Pod| {
+        let mut claims = pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref());
+        pod.metadata.namespace == claim.namespace && claims.any(|used| used.claim_name == claim.name)
+    };
+    match report.pods.iter().find(uses) {
+        Some(pod) => Err(Refusal::Used { name: claim.name.clone(), pod: pod.metadata.name.clone() }),
+        None => Ok(()),
+    }
+}
+
 /// A symlink is removed; its target stays.
-fn remove(path: &Path) -> io::Result<()> {
+pub(super) fn remove(path: &Path) -> io::Result<()> {
     let removed = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
         Ok(_) => fs::remove_file(path),
@@ -174,7 +187,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-fn check_mounts(claim: &ObjectKey, root_dir: &Path, path: &Path) -> Result<(), Refusal> {
+pub(super) fn check_mounts(claim: &ObjectKey, root_dir: &Path, path: &Path) -> Result<(), Refusal> {
     let failed = |source| Refusal::Io { action: "list the mounts below", path: path.to_owned(), source };
     let points = mount::mount_points().map_err(failed)?;
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -195,14 +208,14 @@ fn check_mounts(claim: &ObjectKey, root_dir: &Path, path: &Path) -> Result<(), R
 
 /// The size of the data to be deleted.
 #[derive(Debug, Default)]
-struct Size {
-    files: u64,
-    bytes: u64,
+pub(super) struct Size {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
 }
 
 impl Size {
     /// Unreadable entries are not counted.
-    fn add(&mut self, path: &Path) {
+    pub(super) fn add(&mut self, path: &Path) {
         let Ok(metadata) = path.symlink_metadata() else { return };
         if !metadata.is_dir() {
             self.files += 1;
@@ -266,7 +279,7 @@ fn released_value(claim: &ObjectKey) -> Value {
 }
 
 /// The sorted names of the subdirectories, except those that are being deleted.
-fn entries(directory: &Path) -> Vec<String> {
+pub(super) fn entries(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter(|entry| entry.path().is_dir())

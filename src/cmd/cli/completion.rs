@@ -9,27 +9,11 @@ use std::time::Duration;
 
 use super::args::{Common, Has, Own, UsageError};
 use super::{CliError, EXIT_OK, Environment, api, client, print};
+use crate::cmd::help;
 use crate::model::api::pod::Pod;
 use crate::platform::rt;
 use crate::platform::sys::command;
 use crate::serve::server::{AgentReport, ObjectDetail};
-
-const HELP: &str = "\
-Print a shell completion script for commands, options, and names of pods, containers and objects.
-
-Usage: agent completion bash|zsh|fish
-
-  bash   agent completion bash > /usr/share/bash-completion/completions/agent
-  zsh    agent completion zsh > /usr/local/share/zsh/site-functions/_agent
-  fish   agent completion fish > /etc/fish/completions/agent.fish
-
-Names come from the running agent; users without access to its socket get commands and options only.
-
-Options:
-  -h, --help                Show this help
-
-Exit status: 0 on success, 2 for bad usage.
-";
 
 const BASH: &str = r#"# bash completion of agent                                 -*- shell-script -*-
 _agent() {
@@ -93,7 +77,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     })
     .map_err(CliError::Usage)?;
     if common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("completion"))?;
         return Ok(EXIT_OK);
     }
     let script = match shell.as_deref() {

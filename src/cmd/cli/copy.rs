@@ -3,6 +3,7 @@
 //! Owns the local side of the archive. Archives from a container are not trusted: only regular files and
 //! directories below the destination are written, and no link is ever created.
 
+use crate::cmd::help;
 use crate::model::ordered::Sortable as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,24 +21,6 @@ use super::{CliError, EXIT_OK, Environment, print};
 use crate::platform::rt;
 use crate::runtime::embedded::images::tar::{EntryKind, TarEntry, TarReader};
 use crate::serve::streaming::client::{Ended, OutputStream};
-
-const HELP: &str = "\
-Copy files and directories to and from a container. Requires a tar program in the container.
-
-Usage: agent cp POD:PATH LOCAL [options]
-       agent cp LOCAL POD:PATH [options]
-
-POD may be NAMESPACE/POD, and may omit the node name suffix. If the destination is a directory, the copy is created
-inside it. Symbolic links in the container are skipped with a warning.
-
-Options:
-  -c, --container NAME      Container name
-  -n, --namespace NAME      Namespace of the pod (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if something could not be copied, 2 for bad usage.
-";
 
 /// Bytes of one block of an archive.
 const BLOCK: usize = 512;
@@ -106,7 +89,7 @@ fn parse(arguments: &[String]) -> Result<CopyArgs, UsageError> {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("cp"))?;
         return Ok(EXIT_OK);
     }
     rt::run(copy(&wanted, environment)).map_err(CliError::Runtime)?

@@ -13,40 +13,9 @@ use super::args::{Common, Has, Own, UsageError, duration, text, value};
 use super::files::{self, Named};
 use super::table::printable;
 use super::{CliError, ClientError, EXIT_FAILED, EXIT_OK, Environment, api, claims, print, target, wait};
+use crate::cmd::help;
 use crate::platform::logging::chain;
 use crate::platform::rt;
-
-const HELP: &str = "\
-Delete objects that were created through the API (agent run, agent apply, kubectl), or the data of a claim.
-
-Usage: agent delete RESOURCE NAME... [options]
-       agent delete RESOURCE/NAME... [options]
-       agent delete RESOURCE -l LABELS|--all [options]
-       agent delete -f FILE|DIRECTORY|- [options]
-       agent delete pvc NAME... --yes [options]
-
-RESOURCE is pod (po), configmap (cm), secret, persistentvolumeclaim (pvc) or namespace (ns). Objects of a manifest file
-are deleted by removing the file. Deleting a claim keeps its data; --yes deletes the data permanently, once the claim
-and its pods are gone. \"agent get pvc\" shows deleted claims with remaining data as Released.
-
-Options:
-  -f, --filename FILE       Delete the objects of this manifest; may be given several times
-  -l, --selector LABELS     Delete objects with these labels, such as app=web
-      --all                 Delete all objects in the namespace
-      --grace-period SECS   Seconds to terminate gracefully, overriding the pod's own
-      --now                 Same as --grace-period 1
-      --force               Same as --grace-period 0
-      --ignore-not-found    Treat \"not found\" as success
-      --wait=false          Do not wait for the objects to be gone
-      --timeout TIME        How long to wait, such as 60s (default: no limit)
-      --yes                 Delete the data of claims; without it, only print what would be deleted
-  -n, --namespace NAME      Namespace (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if something was not deleted, 2 for bad usage.
-";
 
 /// kubectl waits a week.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -125,7 +94,7 @@ fn parse(arguments: &[String]) -> Result<DeleteArgs, UsageError> {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("delete"))?;
         return Ok(EXIT_OK);
     }
     if wanted.data {

@@ -9,6 +9,7 @@ mod other;
 mod tests;
 mod volumes;
 
+use crate::cmd::help;
 use crate::model::ordered::Sortable as _;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
@@ -26,27 +27,6 @@ use crate::serve::localapi::resource::Store;
 use crate::serve::server::report::EventReport;
 use crate::serve::server::{AgentReport, ObjectDetail};
 
-const HELP: &str = "\
-Show details of a pod, as kubectl describe does: its spec, status and events; or of the node, a
-ConfigMap, a Secret, a claim, or another resource of the API.
-
-Usage: agent describe pod|node|configmap|secret|pvc|namespace|... [NAME...] [options]
-
-Short names: po, no, cm, pvc, ns, ev.
-
-NAME may be a name prefix. Without a name, all objects in the namespace are shown.
-
-Options:
-  -n, --namespace NAME      Namespace (default \"default\")
-  -A, --all-namespaces      All namespaces
-      --show-secrets        Show the values of Secrets instead of their lengths
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if an object is not found or the agent cannot be reached, 2 for bad usage.
-";
-
 /// Longest annotation on one line (kubectl's).
 const MAX_ANNOTATION: usize = 140;
 /// The source of events of a node's pods (upstream).
@@ -55,7 +35,7 @@ const COMPONENT: &str = "kubelet";
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let options = CliOptions::parse(Command::Describe, arguments).map_err(CliError::Usage)?;
     if options.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("describe"))?;
         return Ok(EXIT_OK);
     }
     if options.words.first().is_some_and(|word| node::is_meant(word)) {

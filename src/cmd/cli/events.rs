@@ -2,6 +2,7 @@
 //!
 //! Owns the command and its columns.
 
+use crate::cmd::help;
 use crate::model::ordered::Sortable as _;
 use std::ops::ControlFlow;
 
@@ -13,24 +14,6 @@ use super::{CliError, EXIT_OK, Environment, api, print, table};
 use crate::model::types::Timestamp;
 use crate::platform::rt;
 use crate::serve::localapi::age;
-
-const HELP: &str = "\
-Show events of pods and the node, oldest first.
-
-Usage: agent events [options]
-
-Options:
-      --for KIND/NAME       Only events of this object, such as pod/web-edge
-      --types TYPES         Only events of these types: Normal, Warning
-  -w, --watch               Keep printing new events
-  -n, --namespace NAME      Namespace (default \"default\")
-  -A, --all-namespaces      All namespaces
-      --no-headers          Omit the header line
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-The agent keeps the newest events only. Exit status: 0 on success, 1 if the agent cannot be reached, 2 for bad usage.
-";
 
 #[derive(Debug)]
 struct EventsArgs {
@@ -82,7 +65,7 @@ fn parse(arguments: &[String]) -> Result<EventsArgs, UsageError> {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("events"))?;
         return Ok(EXIT_OK);
     }
     rt::run(show(&wanted, environment)).map_err(CliError::Runtime)?

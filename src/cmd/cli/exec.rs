@@ -12,51 +12,12 @@ use tokio::sync::mpsc;
 use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
 use super::target::{self, FoundPod};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, client, print};
+use crate::cmd::help;
 use crate::platform::rt;
 use crate::platform::sys::raw_mode::RawMode;
 use crate::platform::sys::streams::terminal_size;
 use crate::serve::streaming::client::{self as streams, Ended, OutputStream};
 use crate::serve::streaming::{Streams, TerminalSize};
-
-const EXEC_HELP: &str = "\
-Run a command in a container.
-
-Usage: agent exec POD [options] -- COMMAND [ARGUMENTS...]
-
-POD may omit the node name suffix. Without -c, the container is the one named by the annotation
-kubectl.kubernetes.io/default-container, else the first one.
-
-Options:
-  -c, --container NAME      Container name
-  -i, --stdin               Pass standard input to the command
-  -t, --tty                 Allocate a terminal for the command
-  -q, --quiet               Print only the command's output
-  -n, --namespace NAME      Namespace of the pod (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: that of the command, 1 if it could not be run, 2 for bad usage.
-";
-
-const ATTACH_HELP: &str = "\
-Attach to a running container: show its new output, and optionally send it input.
-
-Usage: agent attach POD [options]
-
-POD may omit the node name suffix. Without -c, the container is the one named by the annotation
-kubectl.kubernetes.io/default-container, else the first one.
-
-Options:
-  -c, --container NAME      Container name
-  -i, --stdin               Pass standard input to the container; requires stdin: true in its spec
-  -t, --tty                 Use this terminal as the container's; requires tty: true in its spec
-  -q, --quiet               Print only the container's output
-  -n, --namespace NAME      Namespace of the pod (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 when the container has exited, 1 if it is not found, 2 for bad usage.
-";
 
 /// The size of a read from standard input.
 const READ: usize = 8 * 1024;
@@ -130,7 +91,7 @@ pub(super) fn run(
 ) -> Result<(u8, bool), CliError> {
     let wanted = parse(entry, arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, if entry == ExecOrAttach::Exec { EXEC_HELP } else { ATTACH_HELP })?;
+        print(environment, &help::text(if entry == ExecOrAttach::Exec { "exec" } else { "attach" }))?;
         return Ok((EXIT_OK, true));
     }
     let (ended, has_output) = rt::run(enter(entry, wanted, environment)).map_err(CliError::Runtime)??;

@@ -10,26 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::args::{Common, Has, Own, UsageError, text, value};
 use super::{CliError, EXIT_OK, Environment, client, print, target};
+use crate::cmd::help;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::serve::streaming::client as streams;
-
-const HELP: &str = "\
-Forward local ports to ports of a pod, until Ctrl-C.
-
-Usage: agent port-forward POD [options] [LOCAL:]REMOTE...
-
-REMOTE is a port number, or the name of a port of the pod. Without LOCAL, the local port has the same number; with
-nothing before the colon, a free one is chosen.
-
-Options:
-      --address ADDRESS     Comma-separated addresses to listen on (default localhost)
-  -n, --namespace NAME      Namespace of the pod (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 1 if a port cannot be opened or the pod is not found, 2 for bad usage.
-";
 
 struct ForwardArgs {
     common: Common,
@@ -97,7 +81,7 @@ fn ports(given: &str) -> Result<(Local, String), UsageError> {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("port-forward"))?;
         return Ok(EXIT_OK);
     }
     rt::run(forward(wanted, environment)).map_err(CliError::Runtime)?

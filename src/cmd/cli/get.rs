@@ -5,36 +5,12 @@
 use super::args::{CliOptions, Command, UsageError};
 use super::jsonpath::Template;
 use super::{CliError, EXIT_OK, Environment, api, listing, print};
-
-const HELP: &str = "\
-List pods, ConfigMaps, Secrets, claims, events, nodes, namespaces and other objects of this node, as kubectl get
-does.
-
-Usage: agent get RESOURCE [NAME...] [options]
-       agent get RESOURCE/NAME... [options]
-
-Options:
-  -n, --namespace NAME      Namespace (default \"default\")
-  -A, --all-namespaces      All namespaces
-  -o, --output FORMAT       json, yaml, wide, name or jsonpath=TEMPLATE
-  -w, --watch               Keep watching for changes
-  -l, --selector LABELS     Only objects with these labels, such as app=web,tier!=db
-      --field-selector F    Only objects with these fields, such as status.phase=Running
-      --no-headers          Omit the header line
-      --show-managed-fields Keep metadata.managedFields in json and yaml
-      --show-secrets        Show the values of Secrets instead of their lengths
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); pods, configmaps, secrets
-                            and pvc are read from its store when the agent is not running
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if something is not found or the agent cannot be reached, 2 for bad usage.
-";
+use crate::cmd::help;
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let options = CliOptions::parse(Command::Get, arguments).map_err(CliError::Usage)?;
     if options.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("get"))?;
         return Ok(EXIT_OK);
     }
     if let Some(template) = &options.template {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::args::{DEFAULT_ROOT_DIR, OutputFormat, UsageError, bad_option, text, value};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, print, table, to_json, to_yaml};
+use crate::cmd::help;
 use crate::platform::logging::chain;
 use crate::runtime::embedded::images::{Image, ImageError, ImageStore, normalise_reference};
 use crate::runtime::embedded::layout::Layout;
@@ -21,40 +22,6 @@ use crate::runtime::embedded::registry::PullError;
 const DEFAULT_STATE_DIR: &str = "/run/agent/runtime";
 /// The longest record of a container, in bytes.
 const MAX_RECORD: usize = 4 * 1024 * 1024;
-
-const HELP: &str = "\
-Manage images of the embedded runtime. The agent need not be running.
-
-Usage:
-  agent image ls [NAME...] [options]       list images
-  agent image pull IMAGE... [options]      pull images from their registries
-  agent image import FILE... [options]     import archives (docker save, OCI layout; plain, gzip or zstd) or OCI layout directories
-  agent image rm IMAGE... [options]        remove images, or one name of an image
-  agent image prune [options]              remove unused images, except imported ones
-  agent image inspect IMAGE... [options]   show details of images
-
-Options:
-  -o, --output FORMAT           json, yaml or wide
-  -q, --quiet                   print only image ids
-      --no-trunc                do not truncate ids
-  -f, --force                   rm: remove images that are in use, too
-      --creds USER[:PASSWORD]   pull: registry credentials; without PASSWORD it is read from standard input
-      --creds-file FILE         pull: the same, from the first line of a file; only its owner may have access
-      --platform OS/ARCH[/VARIANT]
-                                pull: platform of the image, such as linux/arm/v7 (default: this machine's)
-      --registry-hosts-dir DIRS pull: registry mirrors and certificates, in containerd's hosts.toml format
-                                (default /etc/agent/certs.d:/etc/containerd/certs.d)
-      --root-dir DIR            The agent's root directory (default /var/lib/kubelet)
-      --runtime-state-dir DIR   State directory of the embedded runtime (default /run/agent/runtime)
-      --image-policy FILE       pull: which images may be pulled, and which signatures they need
-                                (default /etc/agent/image-policy.json if it exists)
-  -h, --help                    Show this help
-
-Without --creds, a pull uses the credentials of the node's Docker configuration for the image (<root-dir>/config.json,
-$HOME/.docker/config.json, /.docker/config.json), else none.
-
-Exit status: 0 on success, 1 if something failed, 2 for bad usage.
-";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImageCommandError {
@@ -167,7 +134,7 @@ impl ImageOptions {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let mut options = ImageOptions::parse(arguments).map_err(CliError::Usage)?;
     if options.help || options.words.is_empty() {
-        print(environment, HELP)?;
+        print(environment, &help::text("image"))?;
         return Ok(EXIT_OK);
     }
     let action = options.words.remove(0);

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::args::{Common, DEFAULT_ROOT_DIR, Has, Own, UsageError, duration, text, value};
 use super::client::{self, ClientError};
 use super::{CliError, EXIT_OK, Environment, print, yaml};
+use crate::cmd::help;
 use crate::codec::base64;
 use crate::model::duration::GoDuration;
 use crate::platform::sys::node;
@@ -17,27 +18,6 @@ use crate::serve::server::ObjectDetail;
 use crate::serve::server::access::{MASTERS, VIEWERS};
 use crate::serve::server::pki::{Authority, Pair};
 use crate::serve::server::report::ApiReport;
-
-const HELP: &str = "\
-Generate a client certificate signed by this node's certificate authority, and print a kubeconfig with it.
-
-Usage: agent kubeconfig [options] > FILE
-
-Options:
-      --user NAME           Name in the certificate (default \"admin\")
-      --view                Read-only access to pods, logs and metrics
-      --server URL          URL of the node's API (default: that of the running agent, else https://127.0.0.1:10250)
-      --duration TIME       Validity of the certificate, such as 720h (default 8760h, a year)
-      --cert-dir DIR        Directory of the node's certificates (default: that of the running agent, else ROOT-DIR/pki)
-      --root-dir DIR        The agent's root directory, used when it is not running (default /var/lib/kubelet)
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-The file grants access as that user until the certificate expires. It can only be revoked by replacing the authority
-(remove agent-ca.crt and agent-ca.key, and restart the agent).
-
-Exit status: 0 on success, 1 if the authority cannot be used, 2 for bad usage.
-";
 
 struct KubeconfigArgs {
     common: Common,
@@ -84,7 +64,7 @@ fn parse(arguments: &[String]) -> Result<KubeconfigArgs, UsageError> {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("kubeconfig"))?;
         return Ok(EXIT_OK);
     }
     let place = ApiEndpoint::of(&wanted, || ask(&wanted.common.socket))?;

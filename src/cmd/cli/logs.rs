@@ -10,36 +10,8 @@ use tokio::sync::mpsc;
 use super::args::{Common, Has, Own, UsageError, duration, text, value};
 use super::target::{self, FoundPod};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, client, print};
+use crate::cmd::help;
 use crate::platform::rt;
-
-const HELP: &str = "\
-Print the logs of a pod's containers.
-
-Usage: agent logs POD [CONTAINER] [options]
-       agent logs -l LABELS [options]
-
-POD may omit the node name suffix. Without -c, the container is the one named by the annotation
-kubectl.kubernetes.io/default-container, else the first one.
-
-Options:
-  -c, --container NAME      Container name
-      --all-containers      All containers of the pod, init containers first
-  -l, --selector LABELS     Logs of all pods with these labels, such as app=web; last ten lines unless --tail is set
-      --prefix              Prefix each line with its pod and container
-  -f, --follow              Stream new lines until the container exits
-      --max-log-requests N  Maximum number of logs to follow at once (default 5)
-  -p, --previous            Logs of the previous container instance
-      --tail LINES          Only the last LINES lines
-      --since TIME          Only lines newer than this duration, such as 10m
-      --since-time TIME     Only lines after this time, such as 2026-01-31T12:00:00Z
-      --timestamps          Include the timestamp of each line
-      --limit-bytes BYTES   Maximum number of bytes to print
-  -n, --namespace NAME      Namespace of the pod (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if the pod or log is not found, 2 for bad usage.
-";
 
 /// kubectl's default with a selector.
 const TAIL_OF_SELECTED: &str = "10";
@@ -126,7 +98,7 @@ fn parse(arguments: &[String]) -> Result<LogsArgs, UsageError> {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("logs"))?;
         return Ok(EXIT_OK);
     }
     rt::run(show(&wanted, environment)).map_err(CliError::Runtime)?

@@ -4,29 +4,13 @@
 
 use super::args::{CliOptions, Command, OutputFormat, UsageError};
 use super::{CliError, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
+use crate::cmd::help;
 use crate::model::api::pod::{ContainerStatus, Pod};
 use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::serve::server::ObjectDetail;
 
 use serde_json::{Value, json};
-
-const HELP: &str = "\
-List running containers of all namespaces.
-
-Usage: agent ps [options]
-
-Options:
-  -a, --all                 Include containers that are not running
-  -n, --namespace NAME      Only containers of this namespace
-  -o, --output FORMAT       json, yaml or wide (full ids and image names)
-      --no-headers          Omit the header line
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if the agent cannot be reached, 2 for bad usage.
-";
 
 /// The length of a shown id, as in container engines.
 const ID: usize = 13;
@@ -36,7 +20,7 @@ const IMAGE: usize = 48;
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let options = CliOptions::parse(Command::Ps, arguments).map_err(CliError::Usage)?;
     if options.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("ps"))?;
         return Ok(EXIT_OK);
     }
     if let Some(word) = options.words.first() {

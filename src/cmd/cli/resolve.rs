@@ -8,27 +8,10 @@ use std::time::Duration;
 
 use super::args::{Common, Has, Own, UsageError};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print};
+use crate::cmd::help;
 use crate::platform::rt;
 use crate::service::dns::forward::framed;
 use crate::service::dns::message::{A, AAAA, Found, PTR, Query, RecordData, read_answer};
-
-const HELP: &str = "\
-Print the addresses of a name as the DNS server for pods knows it, or the name of an address.
-
-Usage: agent resolve NAME [options]
-
-  agent resolve web                  the Service web in namespace default
-  agent resolve web.shop             the Service web in namespace shop
-  agent resolve example.com          any other name
-  agent resolve 10.96.0.1            the name of an address
-
-Options:
-  -n, --namespace NAME      Namespace of a name without dots (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if there is no such name or no DNS server, 2 for bad usage.
-";
 
 const SERVER: &str = "/api/v1/namespaces/kube-system/services/kube-dns";
 const PORT: u16 = 53;
@@ -50,7 +33,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     })
     .map_err(CliError::Usage)?;
     if common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("resolve"))?;
         return Ok(EXIT_OK);
     }
     let Some(name) = name else {

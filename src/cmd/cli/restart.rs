@@ -11,49 +11,9 @@ use tokio::time::Instant;
 use super::args::{Common, Has, Own, UsageError, duration, text, value};
 use super::target::{self, FoundPod};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print, to_yaml, wait};
+use crate::cmd::help;
 use crate::model::api::pod::Pod;
 use crate::platform::rt;
-
-const RESTART_HELP: &str = "\
-Restart the containers of a pod: each is terminated gracefully (preStop hook, stop signal, grace period) and started
-again, regardless of the restart policy and without back-off. The pod keeps its IP address and volumes.
-
-Usage: agent restart POD... [options]
-
-POD may omit the node name suffix.
-
-Options:
-  -c, --container NAME      Only this container; may be given several times
-      --timeout TIME        How long to wait for the containers to run again (default 2m)
-  -n, --namespace NAME      Namespace of the pod (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 when the containers run again, 1 if not, 2 for bad usage.
-";
-
-const STOP_HELP: &str = "\
-Stop a pod that was created through the API, and print its manifest. Kubernetes has no stopped pods: the pod is deleted.
-\"agent apply -f\" starts it again from the printed manifest:
-
-  agent stop web > web.yaml
-  agent apply -f web.yaml
-
-A pod of a manifest file runs as long as the file exists; for such a pod the command changes nothing and prints which
-file to move away.
-
-Usage: agent stop POD... [options] > FILE
-
-POD may omit the node name suffix.
-
-Options:
-      --timeout TIME        How long to wait for the pod to terminate (default 2m)
-  -n, --namespace NAME      Namespace of the pod (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if a pod was not stopped, 2 for bad usage.
-";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
@@ -101,7 +61,7 @@ fn parse(act: Act, arguments: &[String]) -> Result<RestartArgs, UsageError> {
 pub(super) fn run(act: Act, arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(act, arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, if act == Act::Restart { RESTART_HELP } else { STOP_HELP })?;
+        print(environment, &help::text(if act == Act::Restart { "restart" } else { "stop" }))?;
         return Ok(EXIT_OK);
     }
     rt::run(act_on(act, &wanted, environment)).map_err(CliError::Runtime)?

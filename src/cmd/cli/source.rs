@@ -2,27 +2,11 @@
 //!
 //! Owns the command.
 
+use crate::cmd::help;
 use hyper::Method;
 
 use super::args::{Common, Has, Own, UsageError};
 use super::{CliError, EXIT_OK, Environment, api, client, print};
-
-const HELP: &str = "\
-Accept that a pod source is empty.
-
-The agent keeps pods running when a source is unexpectedly empty: when the manifest directory is empty and is not the
-directory that the pods came from, or when the URL's first response after a start is an empty list. \"agent status\"
-reports this. To remove the pods, accept the empty source; to keep them, restore the manifests. A cluster that was replaced or
-restored from a backup is accepted likewise: pods that it does not know end.
-
-Usage: agent source accept file|http|cluster [options]
-
-Options:
-      --socket PATH   Socket of the agent (default /run/agent/agent.sock)
-  -h, --help          Show this help
-
-Exit status: 0 on success, 1 if no empty source is pending or the agent cannot be reached, 2 for bad usage.
-";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let mut words = Vec::new();
@@ -35,7 +19,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     })
     .map_err(CliError::Usage)?;
     if common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("source"))?;
         return Ok(EXIT_OK);
     }
     let [word, source] = words.as_slice() else {

@@ -13,42 +13,8 @@ use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
 use super::exec::{self, ExecOrAttach};
 use super::table::printable;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, logs, print, to_yaml, wait};
+use crate::cmd::help;
 use crate::platform::rt;
-
-const HELP: &str = "\
-Run an image as a pod, created through the API of this node. The pod survives restarts and reboots.
-
-Usage: agent run IMAGE [options] [-- ARGUMENTS...]
-       agent run NAME --image IMAGE [options] [-- ARGUMENTS...]
-
-Examples:
-  agent run docker.io/library/nginx --port 80
-  agent run docker.io/library/busybox -it --rm --restart Never -- sh
-  agent run registry.example/app:v1 --name app --env MODE=edge --dry-run > /etc/kubernetes/manifests/app.yaml
-
-Options:
-      --name NAME           Name of the pod (default: the image name, without registry and tag)
-      --image IMAGE         Image to run, if the first argument is the name
-  -e, --env NAME=VALUE      Environment variable; may be given several times
-      --port PORT           Port that the container exposes
-      --host-port PORT      Host port mapped to --port
-  -l, --labels LABELS       Labels of the pod, such as app=web,tier=front (default run=NAME)
-      --restart POLICY      Always (default), OnFailure or Never
-      --image-pull-policy P Always, IfNotPresent or Never
-      --command             Use the arguments after -- as the command
-  -i, --stdin               Keep the container's standard input open and attach to it
-  -t, --tty                 Allocate a terminal for the container
-      --attach              Attach to the container and show its output until it exits
-      --rm                  Delete the pod after it exits; needs -i or --attach
-      --dry-run             Print the pod's manifest without creating it
-      --timeout TIME        How long -i or --attach waits for the pod to start (default 5m)
-  -n, --namespace NAME      Namespace of the pod (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if the pod could not be created or started, 2 for bad usage. With -i or --attach and
---restart Never that of the container.
-";
 
 #[derive(Debug)]
 struct StartArgs {
@@ -252,7 +218,7 @@ fn manifest(wanted: &StartArgs, name: &str, image: &str) -> Value {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("run"))?;
         return Ok(EXIT_OK);
     }
     let image = wanted.image.clone().unwrap_or_default();

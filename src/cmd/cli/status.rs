@@ -6,6 +6,7 @@ use super::args::{CliOptions, Command, OutputFormat, UsageError};
 use super::findings::{Finding, findings};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
 use crate::cluster::report::{ClusterReport, LinkReport, WaitingReport};
+use crate::cmd::help;
 use crate::model::api::pod::Pod;
 use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
@@ -16,26 +17,10 @@ use crate::store::upgrade::rules::{UpgradePhase, summary};
 
 use std::fmt::Write;
 
-const HELP: &str = "\
-Show what runs on this node, and what is wrong and why.
-
-Usage: agent status [options]
-
-Options:
-  -o, --output FORMAT       json, yaml or wide
-      --exit-zero           Exit with status 0 even if something is wrong
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
-  -h, --help                Show this help
-
-Exit status: 0 when all is well, 1 when something is wrong (see --exit-zero) or the agent cannot be reached,
-2 for bad usage.
-";
-
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let options = CliOptions::parse(Command::Status, arguments).map_err(CliError::Usage)?;
     if options.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("status"))?;
         return Ok(EXIT_OK);
     }
     if let Some(word) = options.words.first() {

@@ -2,6 +2,7 @@
 //!
 //! Owns the command and its columns.
 
+use crate::cmd::help;
 use crate::model::ordered::Sortable as _;
 use std::time::Duration;
 
@@ -11,24 +12,6 @@ use super::args::{Common, Has, Own, UsageError, text, value};
 use super::{CliError, EXIT_OK, Environment, api, print, table};
 use crate::model::api::quantity::Quantity;
 use crate::platform::rt;
-
-const HELP: &str = "\
-Show CPU and memory usage of pods or the node: recent CPU time, and the memory working set.
-
-Usage: agent top pods|nodes [options]
-
-Options:
-      --containers          One line per container
-      --sort-by WHAT        cpu or memory, highest first (default: by name)
-  -n, --namespace NAME      Namespace (default \"default\")
-  -A, --all-namespaces      All namespaces
-  -w, --watch               Refresh every five seconds, until Ctrl-C
-      --no-headers          Omit the header line
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 if the agent cannot be reached, 2 for bad usage.
-";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
@@ -87,7 +70,7 @@ fn parse(arguments: &[String]) -> Result<TopArgs, UsageError> {
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("top"))?;
         return Ok(EXIT_OK);
     }
     rt::run(async {

@@ -12,33 +12,10 @@ use tokio::time::Instant;
 use super::args::{Common, Has, Own, UsageError, text, value};
 use super::jsonpath::Template;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print};
+use crate::cmd::help;
 use crate::model::duration::GoDuration;
 use crate::platform::rt;
 use crate::serve::localapi::resource::Resource;
-
-const HELP: &str = "\
-Wait until objects reach a condition or state.
-
-Usage: agent wait RESOURCE/NAME... --for WHAT [options]
-       agent wait RESOURCE NAME...|-l LABELS|--all --for WHAT [options]
-
-WHAT is one of
-  condition=NAME[=VALUE]    The status condition NAME has VALUE (default True)
-  jsonpath=PATH[=VALUE]     The field exists, or has VALUE, such as jsonpath='{.status.phase}'=Running
-  create                    The object exists
-  delete                    The object is gone
-
-Options:
-      --for WHAT            Condition or state to wait for
-      --timeout TIME        How long to wait (default 30s); 0 checks once
-  -l, --selector LABELS     Objects with these labels
-      --all                 All objects in the namespace
-  -n, --namespace NAME      Namespace (default \"default\")
-      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                Show this help
-
-Exit status: 0 on success, 1 on timeout or if an object is not found, 2 for bad usage.
-";
 
 #[derive(Clone, Debug, PartialEq)]
 enum For {
@@ -161,11 +138,11 @@ pub(super) fn named(words: &[String]) -> Result<(Vec<Named>, Option<&'static Res
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
     let Some(what) = &wanted.what else {
-        print(environment, HELP)?;
+        print(environment, &help::text("wait"))?;
         return Ok(EXIT_OK);
     };
     if wanted.common.help {
-        print(environment, HELP)?;
+        print(environment, &help::text("wait"))?;
         return Ok(EXIT_OK);
     }
     let (objects, kind) = named(&wanted.words).map_err(CliError::Usage)?;

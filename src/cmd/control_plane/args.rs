@@ -10,52 +10,10 @@ use serde_json::{Value, json};
 
 use super::config::read::Documents;
 use super::select::INIT;
+use crate::cmd::help;
 use crate::cmd::init::args::{UsageError, text};
 use crate::cmd::init::preflight::Ignored;
 use crate::model::duration::GoDuration;
-
-pub(super) const HELP: &str = "\
-Make this machine the first control-plane node of a Kubernetes cluster, as kubeadm init does: certificates, kubeconfigs,
-static pods of etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with the agent as the node's kubelet.
-
-Usage: agent init --control-plane [options]
-       agent init phase NAME [SUB-PHASE] --control-plane [options]
-
-Options:
-      --apiserver-advertise-address IP   Address of the API server (default: that of the default route)
-      --apiserver-bind-port PORT         Port of the API server (default 6443)
-      --apiserver-cert-extra-sans LIST   More names and addresses for the API server's certificate
-      --cert-dir DIR                     Directory of certificates (default /etc/kubernetes/pki)
-      --certificate-key KEY              Key that encrypts the certificates of --upload-certs
-      --config FILE                      Documents of kubeadm.k8s.io/v1beta4, instead of flags
-      --control-plane-endpoint HOST      Stable address of the control plane, with or without a port
-      --cri-socket PATH                  Socket of the container runtime (default: the agent's own)
-      --dry-run                          Print what would be done, without changing anything
-      --feature-gates LIST               NAME=true or NAME=false, for kubeadm's gates
-      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
-      --image-repository NAME            Where images come from (default registry.k8s.io)
-      --kubeconfig FILE                  kubeconfig of an administrator (default /etc/kubernetes/admin.conf)
-      --kubeconfig-dir DIR               Of the phase kubeconfig: where they are written (default /etc/kubernetes)
-      --kubernetes-version VERSION       Version of the control plane (default: the agent's Kubernetes release)
-      --node-name NAME                   Name of the node (default: the host name, in lower case)
-  -o, --output yaml                      With --dry-run: only the files, as YAML documents
-      --print-manifest                   Of the phases of addons: print the objects, nothing else
-      --patches DIR                      Patches of manifests, as TARGET[SUFFIX][+strategic|+merge|+json].yaml
-      --pod-network-cidr CIDR            Addresses of pods, of which each node gets a part
-      --service-cidr CIDR                Addresses of Services (default 10.96.0.0/12)
-      --service-dns-domain NAME          Domain of Services (default cluster.local)
-      --skip-certificate-key-print       Do not print the key of --upload-certs
-      --skip-phases LIST                 Phases to skip
-      --skip-self-test                   Do not run the test container
-      --skip-token-print                 Do not print the bootstrap token
-      --timeout TIME                     Deadline of all that waits for the control plane (default 10m)
-      --token TOKEN                      Bootstrap token (default: a random one)
-      --token-ttl TIME                   How long it is valid; 0: for ever (default 24h)
-      --upload-certs                     Upload the certificates for further control-plane nodes
-  -h, --help                             Show this help
-
-Phases, in this order:
-";
 
 /// How a flag's text becomes the value of its field.
 #[derive(Clone, Copy)]
@@ -163,7 +121,11 @@ pub(crate) fn selects(arguments: &[String], standalone: &[&str]) -> bool {
 }
 
 pub(super) fn help() -> String {
-    format!("{HELP}{}\nExit status: 0 on success, 1 on failure, 2 for bad usage.\n", INIT.listed())
+    format!(
+        "{}{}\nExit status: 0 on success, 1 on failure, 2 for bad usage.\n",
+        help::text("init-control-plane"),
+        INIT.listed()
+    )
 }
 
 impl ControlPlaneOptions {

@@ -20,28 +20,6 @@ use crate::model::duration::GoDuration;
 use crate::platform::logging::chain;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
 
-const HELP: &str = "\
-Certificates of a control plane: when they end, and new ones.
-
-Usage: agent certs check-expiration [options]
-       agent certs renew NAME|all [options]
-       agent certs certificate-key
-       agent certs generate-csr [options]
-
-Options:
-      --cert-dir DIR           Directory of certificates (default /etc/kubernetes/pki)
-      --config FILE            ClusterConfiguration and InitConfiguration: directory, names, period and algorithm
-      --kubeconfig-dir DIR     Directory of kubeconfigs (default /etc/kubernetes)
-      --validity-period TIME   How long new certificates are valid (default 8760h, a year)
-  -o, --output FORMAT          Of check-expiration: text, json or yaml
-  -h, --help                   Show this help
-
-Names are those that check-expiration lists. A certificate keeps its names, addresses and groups. Restart kube-apiserver,
-kube-controller-manager, kube-scheduler and etcd after a renewal, so that they use the new certificates; where the agent is
-the kubelet, it restarts within a day those that need it. generate-csr writes keys and requests for an authority elsewhere.
-
-Exit status: 0 on success, 1 on failure, 2 for bad usage.
-";
 const DONE: &str = "
 Done renewing certificates. You must restart the kube-apiserver, kube-controller-manager, kube-scheduler and etcd, so that \
 they can use the new certificates.
@@ -61,7 +39,7 @@ const OPTIONS: [Known; 6] = [
 
 /// Runs `agent certs`; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    Small { name: "certs", help: HELP, options: &OPTIONS, run: command }.run(arguments, environment)
+    Small { name: "certs", help: "certs", options: &OPTIONS, run: command }.run(arguments, environment)
 }
 
 /// Where the certificates are, and what new ones are like.

@@ -27,29 +27,6 @@ use crate::runtime::cri::CriConfig;
 use crate::runtime::docker::DockerConfig;
 use crate::runtime::{Runtime as _, SandboxConfig};
 
-const HELP: &str = "\
-Documents of kubeadm.k8s.io/v1beta4, and the images of a control plane. (\"agent config [--explain]\" without one of these
-words prints the configuration of the agent itself.)
-
-Usage: agent config print init-defaults|join-defaults|reset-defaults|upgrade-defaults [--component-configs LIST]
-       agent config validate --config FILE
-       agent config migrate --old-config FILE [--new-config FILE]
-       agent config images list|pull [options]
-
-Options:
-      --component-configs LIST     Of print init-defaults: KubeletConfiguration, KubeProxyConfiguration
-      --config FILE                Configuration to check, or whose images are meant
-      --old-config FILE            Configuration to complete and to write in the current version
-      --new-config FILE            Where to write it (default: standard output)
-      --feature-gates LIST         NAME=true or NAME=false, separated by commas
-      --image-repository NAME      Registry of the images (default registry.k8s.io)
-      --kubernetes-version VERSION Version of the control plane (default: the agent's)
-      --cri-socket PATH            Of images pull: the container runtime (default: the agent's own images)
-  -o, --output FORMAT              Of images list: text, json or yaml
-  -h, --help                       Show this help
-
-Exit status: 0 on success, 1 on failure, 2 for bad usage.
-";
 const OPTIONS: [Known; 13] = [
     ("component-configs", true),
     ("config", true),
@@ -75,7 +52,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs `agent config` with one of these words; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    Small { name: "config", help: HELP, options: &OPTIONS, run: command }.run(arguments, environment)
+    Small { name: "config", help: "config", options: &OPTIONS, run: command }.run(arguments, environment)
 }
 
 fn usage(why: &str) -> InitError {

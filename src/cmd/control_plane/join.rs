@@ -32,6 +32,7 @@ use crate::cluster::client::request::ResourcePath;
 use crate::cluster::discovery;
 use crate::cluster::kubeconfig::Kubeconfig;
 use crate::cmd::cli::{Environment, yaml};
+use crate::cmd::help;
 use crate::cmd::init::args::{InitOptions, UsageError};
 use crate::cmd::init::{InitError, InitSession, find, finish, host, is_free, wait_for_certificate};
 use crate::codec::yaml::yaml_to_values;
@@ -59,7 +60,7 @@ pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
 fn command(session: &mut InitSession<'_>, arguments: &[String]) -> Result<(), InitError> {
     let Some(given) = plan::words(arguments)? else {
         let end = "Exit status: 0 on success, 1 on failure, 2 for bad usage.";
-        return session.print(&format!("{}{}\n{end}\n", plan::HELP, JOIN.listed()));
+        return session.print(&format!("{}{}\n{end}\n", help::text("join-control-plane"), JOIN.listed()));
     };
     let read = |file: &str| {
         let failed = |source| InitError::File { action: "read", path: file.into(), source };

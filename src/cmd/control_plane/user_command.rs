@@ -15,27 +15,13 @@ use crate::cmd::cli::{Environment, yaml};
 use crate::cmd::init::args::UsageError;
 use crate::cmd::init::{InitError, InitSession};
 
-const HELP: &str = "\
-Print a kubeconfig for a further user of the cluster whose control plane is on this machine.
-
-Usage: agent kubeconfig user --client-name NAME [options]
-
-Options:
-      --client-name NAME       Name of the user: the CN of its certificate
-      --org LIST               Groups of the user, the O of its certificate: at most two
-      --token TOKEN            A token, instead of a certificate
-      --validity-period TIME   How long the certificate is valid (default 8760h, a year)
-      --config FILE            ClusterConfiguration and InitConfiguration of the cluster
-  -h, --help                   Show this help
-
-Exit status: 0 on success, 1 on failure, 2 for bad usage.
-";
 const OPTIONS: [Known; 5] =
     [("client-name", true), ("org", true), ("token", true), ("validity-period", true), ("config", true)];
 
 /// Runs the command, without its first word; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    Small { name: "kubeconfig user", help: HELP, options: &OPTIONS, run: command }.run(arguments, environment)
+    Small { name: "kubeconfig user", help: "kubeconfig-user", options: &OPTIONS, run: command }
+        .run(arguments, environment)
 }
 
 fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), InitError> {

@@ -3,6 +3,7 @@
 use lexopt::Arg;
 
 use crate::cmd::cli::Environment;
+use crate::cmd::help;
 use crate::cmd::init::args::{UsageError, text};
 use crate::cmd::init::{InitError, InitSession, finish};
 use crate::model::duration::GoDuration;
@@ -23,6 +24,7 @@ pub(super) struct CommandWords {
 pub(super) struct Small {
     /// `certs`, in its errors.
     pub name: &'static str,
+    /// The name of its text, see [`help`].
     pub help: &'static str,
     pub options: &'static [Known],
     pub run: fn(&mut InitSession<'_>, &CommandWords) -> Result<(), InitError>,
@@ -33,7 +35,7 @@ impl Small {
     pub(super) fn run(&self, arguments: &[String], environment: Environment<'_>) -> u8 {
         let mut session = InitSession { environment };
         let result = match CommandWords::parse(arguments, self.options) {
-            Ok(given) if given.help => session.print(self.help),
+            Ok(given) if given.help => session.print(&help::text(self.help)),
             Ok(given) => (self.run)(&mut session, &given),
             Err(error) => Err(error.into()),
         };

@@ -2,6 +2,7 @@
 //!
 //! Owns their names, defaults and help. Names are kubeadm's where it has the flag.
 
+use crate::cmd::help;
 use std::path::{Path, PathBuf};
 
 use lexopt::Arg;
@@ -52,84 +53,11 @@ pub(in crate::cmd) struct InitOptions {
     pub(in crate::cmd) agent_flags: Vec<String>,
 }
 
-const PREFLIGHT: &str = "\
-Check whether this machine can run pods, and suggest fixes. Changes nothing: the test container runs in
-its own directory and cgroup, which are removed afterwards.
-
-Usage: agent preflight [options] [-- FLAGS OF THE AGENT]
-
-Options:
-      --config FILE                      KubeletConfiguration file of the agent (default /var/lib/kubelet/config.yaml,
-                                         if it exists)
-      --container-runtime-endpoint URL   Container runtime of the agent (default embedded); also --cri-socket
-      --control-plane                    Check what agent init --control-plane needs instead, with its options
-      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
-      --skip-self-test                   Do not run the test container
-  -o, --output text|json                 text, or all details as JSON
-  -v, --verbose                          Also show checks that passed
-  -h, --help                             Show this help
-
-Exit status: 0 if no check failed, 1 if one failed, 2 for bad usage. docs/init.md describes every check.
-";
-
-const INIT: &str = "\
-Set up this machine as a standalone node: check it, generate certificates and a kubeconfig, write the configuration,
-start the service, wait until it is healthy. Can be repeated: existing files are kept, and those that differ are listed.
-
-Usage: agent init [options] [-- FLAGS OF THE AGENT]
-       agent init phase NAME [options]
-       agent init --control-plane [options]   the first node of a cluster: agent init --control-plane --help
-
-Flags after -- are written to /etc/default/agent, for the service.
-
-Options:
-      --cert-dir DIR                     Directory of certificates (default ROOT-DIR/pki)
-      --config FILE                      KubeletConfiguration file to install instead of the default one
-      --container-runtime-endpoint URL   Container runtime to configure (default embedded); also --cri-socket
-      --dry-run                          Print what would be done, without changing anything
-      --example                          Also write a manifest of a small web server
-      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
-      --program FILE                     With --rootfs: agent program to install, such as one for another architecture
-      --rootfs DIR                       Set up the system image in DIR: nothing is checked or started, the program is
-                                         copied there, and certificates are generated at its first boot
-      --skip-phases LIST                 Phases to skip
-      --skip-self-test                   Do not run the test container
-  -h, --help                             Show this help
-
-Phases, in this order:
-";
-
-const RESET: &str = "\
-Undo agent init and agent join, also those of a control plane: stop the service and its pods, remove the agent's state
-and the files init and join wrote. A member of the cluster's etcd leaves it first. Data of claims is kept unless --volumes
-is given. Other manifests, container logs and modified files are kept and listed.
-
-Usage: agent reset [options] [-- FLAGS OF THE AGENT]
-       agent reset phase NAME [options]
-
-Options:
-      --cert-dir DIR                     Directory of certificates (default ROOT-DIR/pki; of a control plane
-                                         /etc/kubernetes/pki, or where its API server has them)
-      --cleanup-tmp-dir                  Also delete /etc/kubernetes/tmp
-      --config FILE                      ResetConfiguration of kubeadm.k8s.io/v1beta4, instead of flags
-      --cri-socket PATH                  Socket of the container runtime (default: the configured one)
-      --dry-run                          Print what would be done, without changing anything
-  -f, --force                            Do not ask for confirmation
-      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings
-      --kubeconfig FILE                  kubeconfig of an administrator (default /etc/kubernetes/admin.conf)
-      --rootfs DIR                       Reset the system image in DIR
-      --skip-phases LIST                 Phases to skip
-      --volumes                          Permanently delete the data of claims (/var/lib/kubelet/volumes)
-  -h, --help                             Show this help
-
-Phases, in this order:
-";
-
 pub(super) fn help(command: &str, phases: &Phases) -> String {
     let text = match command {
-        "preflight" => return PREFLIGHT.to_owned(),
-        "reset" => RESET,
-        _ => INIT,
+        "preflight" => return help::text("preflight"),
+        "reset" => help::text("reset"),
+        _ => help::text("init"),
     };
     let listed: String =
         phases.iter().map(|(name, help)| ["  ", &format!("{name:<18} {help}"), "\n"].concat()).collect();

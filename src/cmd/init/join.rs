@@ -76,7 +76,7 @@ struct Joined {
 pub(super) fn run(session: &mut InitSession<'_>, arguments: &[String]) -> Result<(), InitError> {
     let options = JoinOptions::parse(arguments)?;
     if options.help {
-        return session.print(help());
+        return session.print(&help());
     }
     let init = InitOptions {
         rootfs: PathBuf::from("/"),

@@ -15,25 +15,11 @@ use super::join::{AUTHORITY, BEFORE, BOOTSTRAP, KUBECONFIG, read, without_cluste
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, phases, resolve, service};
 use crate::agent::config::Resolved;
 use crate::cmd::cli::{fetch_report, post};
+use crate::cmd::help;
 use crate::model::duration::GoDuration;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::serve::server::report::ObjectDetail;
-
-const HELP: &str = "\
-Take this node out of its cluster: its pods of the cluster are evicted, then the cluster's credentials, settings and stored
-objects are removed and the agent is restarted. Static pods and those of the node's own API keep running.
-
-Usage: agent leave [options]
-
-Options:
-      --timeout DURATION   How long to wait for evicted pods (default 5m)
-      --now                Do not evict: pods of the cluster end here, and the cluster learns of it when you delete the Node
-  -f, --force              Leave even if the API server does not answer, or pods are not gone in time
-  -h, --help               Show this help
-
-A node may not delete itself: run \"kubectl delete node NAME\" last. Exit status: 0 on success, 1 on failure, 2 for bad usage.
-";
 
 /// kubeadm's flags of its kubelet.
 const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
@@ -73,7 +59,7 @@ fn parse(arguments: &[String]) -> Result<LeaveOptions, UsageError> {
 pub(super) fn run(session: &mut InitSession<'_>, arguments: &[String]) -> Result<(), InitError> {
     let options = parse(arguments)?;
     if options.help {
-        return session.print(HELP);
+        return session.print(&help::text("leave"));
     }
     let failed = |why: String| Err(InitError::Join(why));
     if Path::new(KUBEADM_FLAGS).exists() {

@@ -24,7 +24,7 @@ use crate::agent::kubelet::previous_runtimes;
 use crate::agent::kubelet::setup::configs;
 use crate::cmd::control_plane::api::{self, Api};
 use crate::cmd::control_plane::etcd::{EtcdRemoval, endpoints, remove_local};
-use crate::model::objects::VOLUMES_DIR;
+use crate::model::objects::{SNAPSHOTS_DIR, VOLUMES_DIR};
 use crate::platform::logging::chain;
 use crate::platform::sys::{dir, lock, mount, node};
 use crate::platform::{logind, rt};
@@ -317,7 +317,7 @@ impl ResetRun<'_, '_> {
         directories.push(state);
         directories.push(self.options.rooted(&self.resolved.flags.agent_socket));
         if self.options.volumes {
-            directories.push(root.join(VOLUMES_DIR));
+            directories.extend([VOLUMES_DIR, SNAPSHOTS_DIR].map(|name| root.join(name)));
         }
         let database = names(&root).into_iter().filter(|name| name.starts_with(store::FILE_NAME));
         directories.extend(database.map(|name| root.join(name)));
@@ -498,8 +498,9 @@ impl ResetRun<'_, '_> {
         say(self.options.rooted(&self.resolved.kubelet.pod_logs_dir), "container logs");
         say(self.options.rooted(service::program(self.options)), "the program");
         for name in names(root) {
-            let is_agents =
-                name == VOLUMES_DIR || STATE.contains(&name.as_str()) || name.starts_with(store::FILE_NAME);
+            let is_agents = [VOLUMES_DIR, SNAPSHOTS_DIR].contains(&name.as_str())
+                || STATE.contains(&name.as_str())
+                || name.starts_with(store::FILE_NAME);
             if !is_agents {
                 say(root.join(name), "not created by the agent");
             }

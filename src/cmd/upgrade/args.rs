@@ -18,37 +18,6 @@ const WINDOW: Duration = Duration::from_secs(120);
 /// A slow board has to read its store, its images and its pods.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) const HELP: &str = "\
-Replace the agent's program with FILE, restart the agent, and watch it. If it does not stay healthy for --window, keeps
-restarting, or a running container stops, the old program is restored. Pods are not restarted either way.
-
-Usage: agent upgrade FILE [options]
-       agent upgrade status [-o json]    show the state of the last upgrade
-       agent upgrade rollback            restore the program that the last upgrade replaced
-       agent upgrade watch               continue an interrupted upgrade
-       agent upgrade plan|diff|apply|node   of the control plane of a cluster: agent upgrade plan --help
-
-FILE is an agent program for this machine, with its minisign signature in FILE.minisig.
-
-Options:
-      --verify-key-file FILE     minisign public key of the signer (default /etc/kubernetes/upgrade.pub)
-      --signature FILE           Signature file (default FILE.minisig)
-      --allow-unsigned           Accept an unsigned program
-      --allow-downgrade          Accept an older version
-      --window DURATION          How long the agent must stay healthy (default 2m)
-      --timeout DURATION         How long the agent may take to become healthy (default 1m)
-      --restart-command COMMAND  Shell command that restarts the agent, without systemd or OpenRC; this command must
-                                 then keep running to watch the agent
-      --no-restart               Only replace the program, used at the agent's next start; do not watch it
-      --dry-run                  Only check; change nothing
-  -o, --output text|json         Output format of the result
-      --socket PATH              Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR             The agent's root directory (default /var/lib/kubelet)
-  -h, --help                     Show this help
-
-Exit status: 0 on success, 1 if refused or failed with nothing changed, 2 for bad usage, 3 if rolled back.
-";
-
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct UsageError(pub(super) String);

@@ -58,7 +58,8 @@ fn an_init_container_lends_what_it_had_and_only_one_borrows() {
     assert_eq!(ids_of(&allocated, "init"), ["a", "b"]);
     assert_eq!(ids_of(&allocated, "main"), ["a"]);
     assert_eq!(ids_of(&allocated, "second"), ["b", "c"]);
-    let need = Need { container: "m".into(), resource: R.into(), count: 2, reusable: BTreeSet::new() };
+    let need =
+        Need { container: "m".into(), resource: R.into(), count: 2, reusable: BTreeSet::new(), near: None };
     let some = Choice { taken: vec!["x".into()], available: vec!["a".into(), "b".into(), "c".into()] };
     assert_eq!(choose_devices(&some, &need, &["z".into(), "c".into()]), ["x", "c"]);
 }
@@ -203,7 +204,8 @@ proptest! {
 fn many_devices_and_a_long_preference_are_settled_at_once() {
     let ids: Vec<String> = (0..60_000).map(|number| format!("d{number:05}")).collect();
     let count = 30_000;
-    let need = Need { container: "m".into(), resource: R.into(), count, reusable: BTreeSet::new() };
+    let need =
+        Need { container: "m".into(), resource: R.into(), count, reusable: BTreeSet::new(), near: None };
     let choice = Choice { taken: ids[..10].to_vec(), available: ids.clone() };
     let preferred: Vec<String> = ids.iter().rev().chain(&ids).cloned().collect();
     let began = std::time::Instant::now();
@@ -217,4 +219,19 @@ fn many_devices_and_a_long_preference_are_settled_at_once() {
 fn bytes_are_printed_as_go_prints_them() {
     assert_eq!(numbers(&[]), "");
     assert_eq!(numbers(&[0, 7, 255]), "0 7 255");
+}
+
+#[test]
+fn devices_near_the_nodes_are_taken_first() {
+    let device = |nodes: &[i64]| PluginDevice { healthy: true, nodes: nodes.to_vec() };
+    let devices = [("a", device(&[0])), ("b", device(&[])), ("c", device(&[1])), ("d", device(&[0, 1]))];
+    let devices: Devices = devices.into_iter().map(|(id, device)| (id.to_owned(), device)).collect();
+    let resources = Resources::from([(R.to_owned(), devices)]);
+    let available = |count, near| {
+        let need = Need { container: "m".into(), resource: R.into(), count, reusable: BTreeSet::new(), near };
+        choice(&need, &resources, &[]).unwrap().available.join(" ")
+    };
+    assert_eq!(available(2, None), "a b c d");
+    assert_eq!(available(2, Some(0b10)), "c d", "a plugin may prefer only these");
+    assert_eq!(available(3, Some(0b10)), "c d a b", "one near to no node comes last");
 }

@@ -1,7 +1,6 @@
 //! The pod resources API, v1 and v1alpha1: which container has which devices, for monitors.
 //!
-//! Owns its messages and its limit of calls. CPUs and memory are never exclusive on this node, so they are
-//! left out.
+//! Owns its messages and its limit of calls. Dynamic resources are left out.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 use crate::devices::DeviceManager;
 use crate::devices::allocation::{Allocation, by_node};
 use crate::model::api::pod::Pod;
+use crate::model::types::PodUid;
 use crate::platform::grpc::{Code, GrpcReply, Status, decoded};
 use crate::platform::proto::pod_resources as wire;
 
@@ -26,16 +26,23 @@ const LIST_ALPHA: &str = "/v1alpha1.PodResourcesLister/List";
 /// The pods of the node, as their statuses have them.
 pub(super) type PodList = Rc<dyn Fn() -> Vec<Pod>>;
 
+/// CPUs, and blocks of memory: kind, bytes, NUMA nodes.
+pub(crate) type OwnResources = (Vec<i64>, Vec<(String, u64, Vec<i64>)>);
+
+/// What a container has to itself; without one, what containers may have.
+pub(crate) type Owned = Rc<dyn Fn(Option<(&PodUid, &str)>) -> OwnResources>;
+
 pub(super) struct PodResources {
     devices: DeviceManager,
     pods: PodList,
+    owned: Owned,
     /// Thousandths of calls that are left, and the time of that count.
     left: Cell<(u64, Instant)>,
 }
 
 impl PodResources {
-    pub(super) fn new(devices: DeviceManager, pods: PodList) -> Self {
-        Self { devices, pods, left: Cell::new((u64::from(BURST) * 1000, Instant::now())) }
+    pub(super) fn new(devices: DeviceManager, pods: PodList, owned: Owned) -> Self {
+        Self { devices, pods, owned, left: Cell::new((u64::from(BURST) * 1000, Instant::now())) }
     }
 
     pub(super) fn answer(&self, path: &str, message: Bytes) -> Result<GrpcReply, Status> {
@@ -70,7 +77,9 @@ impl PodResources {
             }
             "GetAllocatableResources" => {
                 let devices = self.allocatable();
-                wire::AllocatableResourcesResponse { devices, cpu_ids: Vec::new() }.encode_to_vec()
+                let (cpu_ids, memory) = (self.owned)(None);
+                let memory = memory.into_iter().map(block).collect();
+                wire::AllocatableResourcesResponse { devices, cpu_ids, memory }.encode_to_vec()
             }
             _ => return unknown(path),
         };
@@ -105,7 +114,10 @@ impl PodResources {
             let is_its =
                 |each: &&Allocation| each.pod == pod.metadata.uid && each.container == container.name;
             let its = allocated.iter().filter(is_its);
+            let (cpu_ids, memory) = (self.owned)(Some((&pod.metadata.uid, &container.name)));
             wire::ContainerResources {
+                cpu_ids,
+                memory: memory.into_iter().map(block).collect(),
                 name: container.name.clone(),
                 devices: its.flat_map(|each| listed(&each.resource, &each.devices)).collect(),
             }
@@ -136,7 +148,16 @@ fn as_alpha(pod: &Pod, mut resources: wire::PodResources) -> wire::PodResources 
     for device in resources.containers.iter_mut().flat_map(|container| &mut container.devices) {
         device.topology = None;
     }
+    for own in &mut resources.containers {
+        own.cpu_ids.clear();
+        own.memory.clear();
+    }
     resources
+}
+
+fn block((memory_type, size, nodes): (String, u64, Vec<i64>)) -> wire::ContainerMemory {
+    let nodes = nodes.into_iter().map(|id| wire::NumaNode { id }).collect();
+    wire::ContainerMemory { memory_type, size, topology: Some(wire::TopologyInfo { nodes }) }
 }
 
 /// One entry for each NUMA node.

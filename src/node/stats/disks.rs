@@ -29,8 +29,6 @@ use crate::pod::volume::rules::claim_of;
 use crate::pod::volume::{RemoteJobs, run_remote};
 use crate::runtime::{DiskFigures, RuntimeUse};
 
-/// A younger result is used as it is.
-const FRESH: Duration = Duration::from_secs(60);
 /// A slow walk is repeated less often: walking takes at most this part of the time.
 const SHARE: u32 = 20;
 /// How long a request waits for walks.
@@ -118,13 +116,14 @@ struct DiskAnswer {
 }
 
 impl DiskAnswer {
-    fn is_fresh(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.at) < FRESH.max(self.took.saturating_mul(SHARE))
+    fn is_fresh(&self, now: Instant, period: Duration) -> bool {
+        now.saturating_duration_since(self.at) < period.max(self.took.saturating_mul(SHARE))
     }
 }
 
-#[derive(Default)]
 pub(super) struct Disks {
+    /// A younger result is used as it is. `None`: no directory is walked.
+    period: Option<Duration>,
     answers: RefCell<BTreeMap<PathBuf, DiskAnswer>>,
     walking: Cell<bool>,
     ended: Notify,
@@ -134,8 +133,19 @@ pub(super) struct Disks {
 type Walked = (PathBuf, Option<Taken>, Duration);
 
 impl Disks {
+    pub(super) fn new(period: Option<Duration>) -> Self {
+        Self {
+            period,
+            answers: RefCell::default(),
+            walking: Cell::new(false),
+            ended: Notify::new(),
+            remote: RemoteJobs::default(),
+        }
+    }
+
     /// Bytes and inodes of these directories, as far as they are available within a few seconds.
     async fn measure_directories(self: &Rc<Self>, wanted: BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Taken> {
+        let Some(period) = self.period else { return BTreeMap::new() };
         let now = Instant::now();
         let mut missing = Vec::new();
         for path in &wanted {
@@ -143,7 +153,7 @@ impl Disks {
             match answers.get_mut(path) {
                 Some(answer) => {
                     answer.asked = now;
-                    if !answer.is_fresh(now) {
+                    if !answer.is_fresh(now, period) {
                         missing.push(path.clone());
                     }
                 }

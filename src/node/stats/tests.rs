@@ -86,6 +86,7 @@ impl Machine {
             runtime_cgroup: String::new(),
             root_dir: self.root.join("kubelet"),
             pod_logs_dir: self.root.join("logs"),
+            walk_period: Some(Duration::from_secs(60)),
         };
         fs::create_dir_all(&config.root_dir).unwrap();
         Stats::new(config, Rc::new(NoObjects), Clock::manual(Timestamp::from_secs(1_700_000_100)))

@@ -19,6 +19,8 @@ pub(crate) enum Interest {
     Names,
     /// Names, and also writing to the files behind them.
     Contents,
+    /// Names, and files whose writer has closed them.
+    Closing,
     /// Opening or deletion of the file itself.
     Opening,
 }
@@ -36,6 +38,7 @@ impl Interest {
             | AddWatchFlags::IN_ONLYDIR;
         match self {
             Self::Names | Self::Opening => names,
+            Self::Closing => names | AddWatchFlags::IN_CLOSE_WRITE,
             Self::Contents => {
                 names | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ATTRIB
             }

@@ -233,6 +233,12 @@ impl LayerDir {
     }
 }
 
+/// Whether copies of files share their blocks (reflinks): on Btrfs and XFS.
+pub(crate) fn shares_blocks(path: &Path) -> io::Result<bool> {
+    let kind = nix::sys::statfs::statfs(path)?.filesystem_type();
+    Ok(kind == nix::sys::statfs::BTRFS_SUPER_MAGIC || kind == nix::sys::statfs::XFS_SUPER_MAGIC)
+}
+
 fn reversed(path: &Path) -> Vec<PathBuf> {
     path.components().rev().map(|component| PathBuf::from(component.as_os_str())).collect()
 }

@@ -14,6 +14,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::devices::rules::{NOT_ALLOWED, check_allowed};
+use crate::managers::AdmissionRefusal;
+use crate::managers::ledger::{AFFINITY, SMT, UNEXPECTED};
 use crate::model::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceList, StringMap};
 use crate::model::containers::is_sidecar;
 use crate::model::disruption::{EVICTED, Pressure};
@@ -38,8 +40,6 @@ pub(in crate::pod) const REJECTED_PREFIX: &str = "Pod was rejected: ";
 
 /// Reason for a pod that a scheduler would not place.
 const UNSCHEDULABLE: &str = "Unschedulable";
-/// Reason for a pod whose devices a plugin did not allocate.
-const UNEXPECTED: &str = "UnexpectedAdmissionError";
 const POD_SCHEDULED: &str = "PodScheduled";
 /// Reason of its event.
 const FAILED_SCHEDULING: &str = "FailedScheduling";
@@ -58,10 +58,10 @@ impl Rejection {
         Self { reason: reason.to_owned(), message: message.into() }
     }
 
-    /// A device plugin did not allocate the devices of an admitted pod (upstream's reason and text).
+    /// The resource managers or a device plugin had not what an admitted pod asks for.
     #[must_use]
-    pub(in crate::pod) fn of_allocation(why: String) -> Self {
-        Self { reason: UNEXPECTED.to_owned(), message: why }
+    pub(in crate::pod) fn of_allocation(refusal: AdmissionRefusal) -> Self {
+        Self { reason: refusal.reason.to_owned(), message: refusal.message }
     }
 
     /// The status shows this rejection.
@@ -107,6 +107,8 @@ pub struct NodeFacts {
     pub unschedulable: bool,
     /// Pods of the API that do not tolerate these are not admitted.
     pub taints: Vec<Taint>,
+    /// `cpuManagerPolicy: static` and `memoryManagerPolicy: Static`.
+    pub static_policies: (bool, bool),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -358,10 +360,10 @@ pub(in crate::pod) fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestam
 /// Prefixes of reasons that can pass when another pod ends or the node recovers. On a cluster a scheduler
 /// keeps such pods away meanwhile, so that no kubelet rejects them.
 const PASSING: [&str; 5] = ["OutOf", "NodePorts", EVICTED, NODE_SHUTDOWN, UNSCHEDULABLE];
-/// Prefixes of reasons that can pass when the runtime reports other features, or a device plugin answers
-/// differently. No scheduler waits for that.
-const PASSING_FOR_STATIC: [&str; 3] =
-    ["SupplementalGroupsPolicyNotSupported", "PodFeatureUnsupported", UNEXPECTED];
+/// Prefixes of reasons that can pass when the runtime reports other features, a device plugin answers
+/// differently, or CPUs become free. No scheduler waits for that.
+const PASSING_FOR_STATIC: [&str; 5] =
+    ["SupplementalGroupsPolicyNotSupported", "PodFeatureUnsupported", UNEXPECTED, SMT, AFFINITY];
 
 /// The pod's phase after a rejection: one whose reason can pass waits, and is tried again. Any other has
 /// failed, as upstream. A pod of the cluster has failed in any case, since a controller replaces it; only one that

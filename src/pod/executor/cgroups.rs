@@ -247,7 +247,7 @@ impl<R: Runtime> Executor<R> {
     }
 
     fn pod_values(&self, pod: &Pod) -> CgroupValues {
-        pod_resources(pod, &self.config.capacity, &self.config.resources)
+        pod_resources(pod, &self.config.capacity, &self.flags_for(&pod.metadata.uid, None))
     }
 
     fn remember_pod_cgroup(&self, pod: &Pod) -> CgroupValues {

@@ -26,9 +26,7 @@ use crate::pod::network::{
     parse_resolv_conf, pod_dns, port_mappings, sandbox_hostname, sort_pod_ips,
 };
 use crate::pod::plan::{StartContainer, resize};
-use crate::pod::resources::{
-    container_resources, overhead_resources, pod_cgroup_parent, qos_class, sandbox_resources,
-};
+use crate::pod::resources::{overhead_resources, pod_cgroup_parent, qos_class, sandbox_resources};
 use crate::pod::runtime_class::{by_class_name, find_class, handler};
 use crate::pod::security::{
     SecurityDefaults, SecurityIds, check_run_as_non_root, container_security, ephemeral_target, namespaces,
@@ -58,13 +56,14 @@ impl<R: Runtime> Executor<R> {
         user_namespace: Option<IdRange>,
     ) -> Result<(SandboxConfig, Vec<DnsProblem>), String> {
         let spec = &pod.spec;
-        let path = self.config.resolv_conf.clone();
+        let settings = self.config.pods.get();
+        let path = settings.resolv_conf.clone();
         let host = rt::blocking("read resolv.conf", move || read_resolv_conf(path.as_deref())).await?;
         let (dns, problems) = pod_dns(
             pod,
             &DnsContext {
                 host: &host,
-                cluster_dns: &self.config.cluster_dns,
+                cluster_dns: &settings.cluster_dns,
                 cluster_domain: &self.config.cluster_domain,
                 node_ips: &self.config.node_ips,
             },
@@ -163,7 +162,7 @@ impl<R: Runtime> Executor<R> {
         };
         let groups = claim_groups(pod, &*self.config.objects);
         let defaults = SecurityDefaults {
-            seccomp_default: self.config.seccomp_default,
+            seccomp_default: self.config.pods.get().seccomp_default,
             seccomp_root: self.config.seccomp_dir.display().to_string(),
         };
         let config = ContainerConfig {
@@ -184,7 +183,7 @@ impl<R: Runtime> Executor<R> {
             tty: container.tty,
             labels: container_labels(pod, container),
             annotations: container_annotations(pod, container, start.attempt),
-            resources: container_resources(pod, container, &self.config.capacity, &self.config.resources),
+            resources: self.resources_of(pod, container),
             security: container_security(pod, container, image, &groups, &defaults, ids),
             stop_signal: stop_signal(container),
         };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::devices::allocation::is_extended;
 use crate::devices::cdi;
 use crate::devices::rules::{DeviceRequest, NOT_FOUND, by_annotation, by_volume, volume_paths};
+use crate::managers::AdmissionRefusal;
 use crate::model::api::pod::{Container, Pod};
 use crate::model::types::PodUid;
 use crate::platform::logging::chain;
@@ -14,6 +15,7 @@ use crate::platform::rt;
 use crate::pod::events::EventType;
 use crate::pod::executor::{Executor, Patience, RETRY_AFTER, Run};
 use crate::pod::image::StartFailure as Failure;
+use crate::pod::resources::{QosClass, qos_class};
 use crate::pod::volume::MountedVolumes;
 use crate::runtime::{ContainerConfig, Device, Runtime};
 
@@ -59,23 +61,28 @@ impl<R: Runtime> Executor<R> {
         Ok(config)
     }
 
-    /// Allocates plugin devices for all containers of a pod that is about to run. If one allocation fails,
-    /// the pod keeps none.
+    /// Allocates CPUs, memory and plugin devices for all containers of a pod that is about to run. If one allocation
+    /// fails, the pod keeps none.
     ///
     /// # Errors
     /// Why the allocation failed, in upstream's words.
-    pub(in crate::pod) async fn allocate_devices(&self, pod: &Pod) -> Result<(), String> {
+    pub(in crate::pod) async fn allocate_devices(&self, pod: &Pod) -> Result<(), AdmissionRefusal> {
         let devices = &self.config.devices;
-        let allocated = devices.allocate(pod).await;
+        let is_guaranteed = qos_class(pod) == QosClass::Guaranteed;
+        let allocated = self.config.managers.admit(pod, is_guaranteed, devices).await;
         if allocated.is_err() {
             devices.release(&pod.metadata.uid).await;
         }
         allocated
     }
 
-    /// They may be allocated to other pods from now on.
+    /// CPUs, memory and devices may be allocated to other pods from now on.
     pub(in crate::pod) async fn release_devices(&self, uid: &PodUid) {
         self.config.devices.release(uid).await;
+        self.config.managers.release(uid).await;
+        if !self.config.managers.is_settled() {
+            self.settle_cpus().await;
+        }
     }
 
     async fn add_plugins_devices(

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::model::api::pod::{Container, Pod};
 use crate::model::containers::find_container;
+use crate::model::ordered::Ordered as _;
 use crate::model::types::ContainerId;
 use crate::platform::rt;
 use crate::pod::events::EventType;
@@ -14,14 +15,14 @@ use crate::pod::executor::{Executor, RETRY_AFTER, retry_after};
 use crate::pod::image::StartFailure as Failure;
 use crate::pod::plan::ResizeContainer;
 use crate::pod::plan::resize::ResizeNews;
-use crate::pod::resources::{container_resources, pod_cgroup_path, qos_class};
+use crate::pod::resources::{MEMORY_HIGH, pod_cgroup_path, qos_class};
 use crate::runtime::{LinuxResources, Runtime};
 
 impl<R: Runtime> Executor<R> {
     pub(super) async fn resize_container(&self, pod: &Pod, resize: &ResizeContainer) -> Result<(), Failure> {
         let Some((container, _)) = find_container(pod, &resize.name) else { return Ok(()) };
         let container = Container { resources: resize.resources.clone(), ..container.clone() };
-        let all = container_resources(pod, &container, &self.config.capacity, &self.config.resources);
+        let all = self.resources_of(pod, &container);
         let change = only(resize.resource, &all);
         if change == LinuxResources::default() {
             // A memory request alone has no cgroup file.
@@ -77,6 +78,7 @@ fn only(resource: &str, all: &LinuxResources) -> LinuxResources {
         "memory" => LinuxResources {
             memory_limit_bytes: all.memory_limit_bytes,
             memory_swap_limit_bytes: all.memory_swap_limit_bytes,
+            unified: all.unified.iter().filter(|(file, _)| *file == MEMORY_HIGH).map(owned).into_map(),
             ..LinuxResources::default()
         },
         _ => LinuxResources {
@@ -86,6 +88,10 @@ fn only(resource: &str, all: &LinuxResources) -> LinuxResources {
             ..LinuxResources::default()
         },
     }
+}
+
+fn owned((file, value): (&String, &String)) -> (String, String) {
+    (file.clone(), value.clone())
 }
 
 #[cfg(test)]

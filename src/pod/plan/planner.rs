@@ -381,7 +381,7 @@ impl<'a> Planner<'a> {
                         observed.containers.iter().take_while(|other| other.id != record.id).filter(
                             |other| other.name == record.name && other.state == ContainerStateKind::Exited,
                         );
-                    newer_dead.count() >= self.context.max_dead_per_container
+                    newer_dead.count() >= self.context.max_dead_per_container && self.is_old(record)
                 }
                 ContainerStateKind::Running | ContainerStateKind::Unknown => false,
             };
@@ -395,6 +395,17 @@ impl<'a> Planner<'a> {
                 self.plan.actions.push(Action::RemoveSandbox { id: sandbox.id.clone() });
             }
         }
+    }
+
+    /// Whether the record of an ended container may go; one that is too young is checked again later.
+    fn is_old(&mut self, record: &ObservedContainer) -> bool {
+        let age = self.context.now.saturating_since(record.created_at);
+        let left = self.context.minimum_dead_age.saturating_sub(age);
+        if left.is_zero() {
+            return true;
+        }
+        self.plan.requeue_after = Some(self.plan.requeue_after.map_or(left, |after| after.min(left)));
+        false
     }
 
     fn holds_records(&self, sandbox: &ObservedSandbox) -> bool {

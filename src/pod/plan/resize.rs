@@ -10,12 +10,13 @@ use serde_json::json;
 use super::{Action, PlanContext, ResizeContainer, StopContainer};
 use crate::model::api::decode::decode;
 use crate::model::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceList, ResourceRequirements};
+use crate::model::api::quantity::Quantity;
 use crate::model::containers::is_sidecar;
 use crate::model::labels::CONTAINER_RESOURCES;
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
 use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::types::{ContainerId, Timestamp};
-use crate::pod::resources::qos_class;
+use crate::pod::resources::{QosClass, qos_class};
 
 const PENDING: &str = "PodResizePending";
 const IN_PROGRESS: &str = "PodResizeInProgress";
@@ -121,11 +122,24 @@ pub(crate) fn widest(allocated: &Pod, observed: &ObservedPod, actuated: &Actuate
     pod
 }
 
-/// Why the running pod can never be resized as wanted. The texts are the API's.
+/// Why the running pod can never be resized as wanted. The texts are the API's. `static_policies`: those of the CPU and
+/// the memory manager, whose pods keep what they were given.
 #[must_use]
-pub(crate) fn infeasible(current: &Pod, wanted: &Pod) -> Option<String> {
+pub(crate) fn infeasible(current: &Pod, wanted: &Pod, static_policies: (bool, bool)) -> Option<String> {
     if qos_class(current) != qos_class(wanted) {
         return Some("Pod QOS Class may not change as a result of resizing".to_owned());
+    }
+    let managers =
+        [("cpu", "CPU", "static", static_policies.0), ("memory", "Memory", "Static", static_policies.1)];
+    for (resource, manager, policy, is_static) in managers {
+        if is_static
+            && qos_class(wanted) == QosClass::Guaranteed
+            && requests_differ(current, wanted, resource)
+        {
+            return Some(format!(
+                "Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy \"{policy}\""
+            ));
+        }
     }
     let containers = |pod: &Pod| -> Vec<ResourceRequirements> {
         let spec = &pod.spec;
@@ -143,6 +157,14 @@ pub(crate) fn infeasible(current: &Pod, wanted: &Pod) -> Option<String> {
             None
         }
     })
+}
+
+fn requests_differ(current: &Pod, wanted: &Pod, resource: &str) -> bool {
+    let requests = |pod: &Pod| -> Vec<Option<Quantity>> {
+        let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+        all.map(|each| each.resources.requests.get(resource).copied()).collect()
+    };
+    requests(current) != requests(wanted)
 }
 
 /// A running container and its current resources, if they differ from the desired ones.

@@ -84,6 +84,28 @@ fn a_burstable_container_gets_its_values() {
 }
 
 #[test]
+fn memory_qos_slows_a_container_down_below_its_limit() {
+    let node = NodeCapacity { cgroup_v2: true, ..NodeCapacity::default() };
+    let high = |requests, limits, memory_qos| {
+        let pod = pod(json!({"containers": [container(requests, limits)]}));
+        let flags = ResourceFlags { memory_qos, ..ResourceFlags::default() };
+        let resources = container_resources(&pod, &pod.spec.containers[0], &node, &flags);
+        resources.unified.get(MEMORY_HIGH).cloned()
+    };
+    let most = Some((900_000, 1_000 << 20));
+    let between = json!({"memory": "100Mi"});
+    assert_eq!(high(between.clone(), json!({"memory": "200Mi"}), most), Some((190_i64 << 20).to_string()));
+    assert_eq!(high(between.clone(), json!({}), most), Some((910_i64 << 20).to_string()));
+    assert_eq!(high(between.clone(), json!({"memory": "100Mi"}), most), None, "nothing between them");
+    assert_eq!(high(between, json!({"memory": "200Mi"}), None), None);
+    assert_eq!(
+        high(json!({"memory": "1"}), json!({"memory": "5000"}), most),
+        Some("4096".to_owned()),
+        "whole pages"
+    );
+}
+
+#[test]
 fn a_pods_cgroup_is_limited_where_all_its_containers_are() {
     let node = NodeCapacity { page_sizes: vec![2 << 20], ..Default::default() };
     let flags = ResourceFlags { pod_pids_limit: Some(100), ..ResourceFlags::default() };

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::{PodWorkers, WorkersInner};
 use crate::model::disruption::Pressure;
+use crate::model::observed::{ContainerStateKind, ObservedPod};
 use crate::model::types::PodUid;
 use crate::pod::inbox::Eviction;
 use crate::pod::lifecycle::PodWorkerEvent;
@@ -67,8 +68,26 @@ impl<R> WorkersInner<R> {
         }
     }
 
-    /// Records of dead containers to keep beside the newest of each.
-    pub(super) fn dead_to_keep(&self) -> usize {
-        if self.short_of_disk.get() { 0 } else { self.deps.config.max_dead_per_container }
+    /// Notes the pod's dead containers, and returns how many records are kept beside the newest of each.
+    pub(super) fn dead_to_keep(&self, uid: &PodUid, observed: &ObservedPod) -> usize {
+        let dead = observed.containers.iter().filter(|record| record.state == ContainerStateKind::Exited);
+        let (mut names, mut records) = (BTreeSet::new(), 0);
+        for record in dead {
+            names.insert(record.name.as_str());
+            records += 1;
+        }
+        let mut all = self.dead.borrow_mut();
+        all.insert(uid.clone(), (names.len(), records));
+        if self.short_of_disk.get() {
+            return 0;
+        }
+        let limits = self.deps.config.get().dead;
+        let (containers, records) =
+            all.values().fold((0, 0), |sum, (containers, records)| (sum.0 + containers, sum.1 + records));
+        match limits.of_node {
+            // As upstream: the same share for each container.
+            Some(most) if records > most => limits.per_container.min(most / containers.max(1)),
+            _ => limits.per_container,
+        }
     }
 }

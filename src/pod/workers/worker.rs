@@ -221,7 +221,8 @@ impl<R: Runtime> Worker<R> {
             return next;
         }
         let allocated = self.resizing.allocated(&self.pod);
-        let context = PlanContext { restart: self.restarts.due(&observed), ..self.plan_context(None) };
+        let context =
+            PlanContext { restart: self.restarts.due(&observed), ..self.plan_context(&observed, None) };
         let plan = compute_pod_plan(&allocated, &observed, &context);
         self.failed_starts.retain_planned(&plan);
         self.check_objects();
@@ -319,7 +320,7 @@ impl<R: Runtime> Worker<R> {
         self.probe(&observed);
         self.shared.deps.prober.keep_only_readiness(&self.uid);
         let left = self.state.grace_left(self.shared.deps.clock.now());
-        let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(left));
+        let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(&observed, left));
         let status = self.status(&observed, &plan);
         self.publish(status).await;
         if plan.actions.is_empty() {
@@ -364,7 +365,7 @@ impl<R: Runtime> Worker<R> {
         if let Some(observed) = observed {
             if observed.live_containers().next().is_some() {
                 // Started after the last observation: by a create call of a process that has died.
-                let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(Some(1)));
+                let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(&observed, Some(1)));
                 deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await;
                 return Next::After(REPEATED_PLAN_PAUSE);
             }
@@ -433,7 +434,7 @@ impl<R: Runtime> Worker<R> {
         self.shared.holds_name(&self.name, &self.uid);
     }
 
-    fn plan_context(&self, terminating_grace: Option<i64>) -> PlanContext {
+    fn plan_context(&self, observed: &ObservedPod, terminating_grace: Option<i64>) -> PlanContext {
         let deps = &self.shared.deps;
         PlanContext {
             now: deps.clock.now(),
@@ -441,9 +442,10 @@ impl<R: Runtime> Worker<R> {
             restart_counts: self.counts.stored(),
             earlier: self.counts.ended(),
             shown_counts: self.counts.shown(deps.statuses.last(&self.uid).as_ref()),
-            limits: deps.config.limits,
+            limits: deps.config.get().limits,
             terminating: terminating_grace.map(|grace_seconds| Terminating { grace_seconds }),
-            max_dead_per_container: self.shared.dead_to_keep(),
+            max_dead_per_container: self.shared.dead_to_keep(&self.uid, observed),
+            minimum_dead_age: deps.config.get().dead.minimum_age,
             sandbox_status_read: true,
             probes: deps.prober.results(&self.uid),
             actuated: self.resizing.actuated.clone(),
@@ -475,6 +477,7 @@ impl<R: Runtime> Worker<R> {
             PodStatus { message, reason, start_time, ..status }
         });
         let runtime_name = deps.runtime_name.borrow();
+        let config = deps.config.get();
         let context = StatusContext {
             now: deps.clock.now(),
             up: deps.clock.since_boot(),
@@ -482,7 +485,7 @@ impl<R: Runtime> Worker<R> {
             earlier_counts: &self.counts.earlier(),
             waiting: &waiting,
             blocked: &plan.blocked,
-            node_ips: &deps.config.node_ips,
+            node_ips: &config.node_ips,
             terminal: matches!(
                 self.state,
                 PodWorkerState::Terminated { .. } | PodWorkerState::Finished { .. }

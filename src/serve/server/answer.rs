@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use http_body_util::{BodyExt as _, Collected, Limited};
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -19,6 +20,7 @@ use crate::model::observed::{ContainerStateKind, ObservedContainer};
 use crate::model::provenance::{is_from_api, show_source};
 use crate::model::types::{ContainerId, ContainerName};
 use crate::platform::clock::Clock;
+use crate::platform::logging;
 use crate::pod::executor::port_conflicts::port_conflicts;
 use crate::pod::lifecycle::show_end;
 use crate::serve::server::incoming::IncomingBody;
@@ -101,6 +103,7 @@ pub(crate) async fn outcome(
         }
         Route::Pods => Ok(object(StatusCode::OK, &pod_list(node.pods()))),
         Route::RunningPods => running_pods(node).await,
+        Route::Verbosity => set_verbosity(node, request).await,
         Route::Configz => Ok(object(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() }))),
         Route::Flagz => Ok(text(StatusCode::OK, flagz(node))),
         Route::Statusz => Ok(text(StatusCode::OK, statusz(node, clock))),
@@ -169,6 +172,22 @@ pub(crate) async fn outcome(
         | Route::AcceptSource(_)
         | Route::LeaveCluster { .. } => Ok(refusal(Refused::NotFound)),
     }
+}
+
+/// The answers are upstream's.
+async fn set_verbosity(node: &SharedNode, request: Request<IncomingBody>) -> Result<Response<Body>, Failed> {
+    const MOST_BYTES: usize = 16;
+    if node.configuration()["enableDebugFlagsHandler"] != true {
+        return Ok(text(StatusCode::METHOD_NOT_ALLOWED, "flags endpoint is disabled.\n"));
+    }
+    let body = Limited::new(request.into_body(), MOST_BYTES).collect().await;
+    let bytes = body.map(Collected::to_bytes).unwrap_or_default();
+    let given = String::from_utf8_lossy(&bytes).trim().to_owned();
+    let verbosity = given.parse().map_err(|_| {
+        (StatusCode::BAD_REQUEST, format!("failed to set klog.logging.verbosity: {given:?} is not a number"))
+    })?;
+    logging::set_verbosity(verbosity);
+    Ok(text(StatusCode::OK, format!("successfully set klog.logging.verbosity to {given}")))
 }
 
 fn is_debugging(route: &Route) -> bool {

@@ -286,6 +286,10 @@ impl Log {
                 Ok(ReadStep::Enough(bytes)) => return drop(pieces.send(Ok(Bytes::from(bytes))).await),
                 Ok(ReadStep::End) => {
                     if self.reading.is_replaced(&self.path) {
+                        // The writer has left the old file by now, perhaps after it was read to its end.
+                        if self.reading.has_grown() {
+                            continue;
+                        }
                         // The next file does not exist yet; it is tried again.
                         if let Ok(next) = Reading::open(&self.path, None) {
                             self.reading = next;

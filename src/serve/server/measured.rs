@@ -138,6 +138,7 @@ fn path(route: &Result<Route, Refused>) -> (&'static str, bool) {
         Route::Health(_) => ("healthz", false),
         Route::Pods => ("pods", false),
         Route::RunningPods => ("runningpods", false),
+        Route::Verbosity => ("debug", false),
         Route::Configz => ("configz", false),
         Route::Flagz => ("flagz", false),
         Route::Statusz => ("statusz", false),

@@ -41,6 +41,10 @@ pub struct AgentReport {
     /// Image archives that cannot be imported, and pods whose host ports a process of the node listens on.
     pub problems: Vec<ProblemReport>,
     pub api: ApiReport,
+    /// One line for each CPU, see `managers::drawing`; none without a policy for CPUs.
+    pub cpus: Vec<String>,
+    /// One line for each block of memory that a container has to itself.
+    pub memory: Vec<String>,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
     pub store: StoreReport,

@@ -50,6 +50,8 @@ pub(crate) enum Route {
     Pods,
     /// `/runningpods`: the running pods.
     RunningPods,
+    /// `/debug/flags/v`: sets the verbosity of the log.
+    Verbosity,
     /// `/configz`.
     Configz,
     /// `/flagz`.
@@ -204,6 +206,8 @@ pub(crate) fn route(method: &str, path: &str, query: &str) -> Result<Route, Refu
         ["checkpoint", ..] => {
             Err(Refused::NotServed("checkpoints are not supported by the container runtime"))
         }
+        ["debug", "flags", "v"] if method == "PUT" => Ok(Route::Verbosity),
+        ["debug", "flags", "v"] => Err(Refused::Method("PUT")),
         ["debug", ..] => Err(Refused::NotServed(
             "profiling is not supported; use perf for CPU, /proc/PID/smaps_rollup for memory",
         )),

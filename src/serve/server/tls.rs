@@ -95,6 +95,8 @@ pub(crate) struct TlsSettings {
     pub min_version: String,
     /// `tlsCipherSuites`, IANA's names; empty for the library's defaults.
     pub cipher_suites: Vec<String>,
+    /// `tlsCurvePreferences`, IANA's ids; empty for the library's defaults.
+    pub curves: Vec<i32>,
 }
 
 static RENEW_ERRORS: Family = Family::counter(
@@ -316,10 +318,27 @@ fn allowed_protocols(settings: &TlsSettings) -> Result<Spoken, TlsError> {
             return Err(TlsError::Setting(message));
         }
     };
-    if settings.cipher_suites.is_empty() {
+    if settings.cipher_suites.is_empty() && settings.curves.is_empty() {
         return Ok((tls_provider(), versions));
     }
     let mut provider = CryptoProvider::clone(&tls_provider());
+    if !settings.curves.is_empty() {
+        // The order is the library's, as with Go since 1.23.
+        provider.kx_groups.retain(|group| settings.curves.contains(&i32::from(u16::from(group.name()))));
+        if provider.kx_groups.is_empty() {
+            let known = tls_provider();
+            let known = known.kx_groups.iter().map(|group| u16::from(group.name()).to_string());
+            let message = format!(
+                "tlsCurvePreferences: none of {:?} is supported: use one of {}",
+                settings.curves,
+                known.collect::<Vec<_>>().join(", ")
+            );
+            return Err(TlsError::Setting(message));
+        }
+    }
+    if settings.cipher_suites.is_empty() {
+        return Ok((Arc::new(provider), versions));
+    }
     let name = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
     let wanted = |suite: &rustls::SupportedCipherSuite| {
         // As upstream: the names are those of TLS 1.2, and TLS 1.3 always has all of its own.
@@ -348,7 +367,22 @@ mod tests {
 
     fn settings(min_version: &str, suites: &[&str]) -> TlsSettings {
         let cipher_suites = suites.iter().map(|suite| (*suite).to_owned()).collect();
-        TlsSettings { min_version: min_version.to_owned(), cipher_suites }
+        TlsSettings { min_version: min_version.to_owned(), cipher_suites, curves: Vec::new() }
+    }
+
+    #[test]
+    fn curves_are_selected_or_the_valid_ones_listed() {
+        let with = |curves: &[i32]| TlsSettings { curves: curves.to_vec(), ..TlsSettings::default() };
+        let names = |settings: &TlsSettings| {
+            let (provider, _) = allowed_protocols(settings).map_err(|error| error.to_string())?;
+            Ok::<_, String>(
+                provider.kx_groups.iter().map(|group| u16::from(group.name())).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(names(&with(&[])).unwrap().len(), tls_provider().kx_groups.len());
+        assert_eq!(names(&with(&[24, 4588])).unwrap(), [24]);
+        let refused = names(&with(&[25])).unwrap_err();
+        assert!(refused.contains("tlsCurvePreferences") && refused.contains("29"), "{refused}");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use edge_agent::model::observed::{ContainerStateKind, ObservedContainer, Observe
 use edge_agent::model::types::PodRef;
 use edge_agent::platform::proto::runtime as cri;
 use edge_agent::runtime::{
-    ContainerConfig, ContainerSecurity, IdRange, LinuxResources, Mount, NamespaceMode, NamespaceOptions,
-    RuntimeHandler, SandboxConfig,
+    ContainerConfig, ContainerSecurity, DnsConfig, IdRange, LinuxResources, Mount, NamespaceMode,
+    NamespaceOptions, RuntimeHandler, SandboxConfig,
 };
 
 /// What the simulator needs of a sandbox's configuration.
@@ -20,6 +20,11 @@ pub fn sandbox_config(config: &cri::PodSandboxConfig, runtime_handler: String) -
         attempt: metadata.attempt,
         hostname: config.hostname.clone(),
         log_directory: config.log_directory.clone(),
+        dns: config.dns_config.clone().map(|dns| DnsConfig {
+            servers: dns.servers,
+            searches: dns.searches,
+            options: dns.options,
+        }),
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
         namespaces: NamespaceOptions { network, ..NamespaceOptions::default() },

@@ -12,7 +12,7 @@ const FLAGS: &str = "config config-dir kubeconfig bootstrap-kubeconfig hostname-
 cloud-provider root-dir seccomp-default node-labels lock-file exit-on-lock-contention runtime-cgroups \
 image-credential-provider-config image-credential-provider-bin-dir minimum-container-ttl-duration \
 maximum-dead-containers-per-container maximum-dead-containers experimental-mounter-path \
-experimental-allocatable-ignore-eviction windows-service windows-priorityclass version help v vmodule \
+experimental-allocatable-ignore-eviction version help v vmodule \
 log-flush-frequency logging-format log-text-split-stream log-text-info-buffer-size log-json-split-stream \
 log-json-info-buffer-size housekeeping-interval max-housekeeping-interval application-metrics-count-limit \
 boot-id-file container-hints containerd containerd-namespace enable-load-reader event-storage-age-limit \
@@ -198,9 +198,9 @@ fn each_kind_of_value_is_read_as_upstream_does() {
             r#"{"A":["1","2"],"B":["x:y"]}"#,
         ),
         (
-            &["--feature-gates=MemoryQoS=true,EnvFiles=f"],
+            &["--feature-gates=NodeLogQuery=true,GracefulNodeShutdown=f"],
             "featureGates",
-            r#"{"EnvFiles":false,"MemoryQoS":true}"#,
+            r#"{"GracefulNodeShutdown":false,"NodeLogQuery":true}"#,
         ),
         (
             &["--register-with-taints=a/b=c:NoSchedule,d:NoExecute"],

@@ -35,8 +35,8 @@ fn the_printed_file_reads_back_to_the_same_configuration() {
     let file = scratch.config(
         "c",
         "clusterDNS: ['1.1.1.1', 'on']\nclusterDomain: 'no'\nstaticPodPath: '/a b: #c'\npodLogsDir: /x\n\
-         evictionHard: {memory.available: 5%}\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\n\
-         featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.5\nproviderID: '0755'\nlogging: {vmodule: [{filePattern: 'a*', verbosity: 3}]}\n",
+         evictionHard: {memory.available: 5%}\n\
+         featureGates: {EnvFiles: true}\nproviderID: '0755'\nlogging: {vmodule: [{filePattern: 'a*', verbosity: 3}]}\n",
     );
     let first = resolved(&["--config", &file]);
     let second = resolved(&["--config", &scratch.write("again", &first.to_yaml())]);
@@ -68,8 +68,7 @@ fn explaining_names_value_origin_and_effect_of_every_setting() {
         format!("maxOpenFiles = 7  # file {file}"),
         r#"clusterDomain = "x.y"  # flag --cluster-domain"#.to_owned(),
         "maxPods = 110  # default".to_owned(),
-        "failSwapOn = false  # agent default (differs from the kubelet): hosts with swap are accepted; not \
-         implemented yet"
+        "failSwapOn = false  # agent default (differs from the kubelet): hosts with swap are accepted"
             .to_owned(),
         r#"--root-dir = "/r"  # flag --root-dir"#.to_owned(),
         "maxParallelImagePulls = (unset)  # default".to_owned(),
@@ -82,25 +81,52 @@ fn explaining_names_value_origin_and_effect_of_every_setting() {
 }
 
 #[test]
-fn ineffective_settings_are_listed_only_if_changed() {
+fn settings_without_effect_are_refused_or_explained() {
     let scratch = Scratch::new();
-    let file = scratch.config("c", "protectKernelDefaults: true\nfailSwapOn: true\nmaxOpenFiles: 9\n");
-    let given = resolved(&[
-        "--config",
-        &file,
-        "--cloud-provider=external",
-        "--cert-dir=/c",
-        "--manifest-dir=/m",
-        "--provider-id=x",
-    ]);
+    let file = scratch.config(
+        "c",
+        "contentType: application/vnd.kubernetes.protobuf\niptablesDropBit: 3\nfailSwapOn: true\n",
+    );
+    let given = resolved(&["--config", &file]);
     assert_eq!(
-        given.unimplemented_settings,
+        given.warnings,
         [
-            format!("failSwapOn (file {file}) is accepted but not implemented in this version"),
-            format!("protectKernelDefaults (file {file}) is accepted but not implemented in this version"),
+            format!("contentType (file {file}) has no effect: the agent sends JSON to the API server"),
+            format!(
+                "iptablesDropBit (file {file}) has no effect: the kubelet has not used this bit since v1.28"
+            ),
         ]
     );
-    assert_eq!(resolved(&[]).unimplemented_settings, Vec::<String>::new());
+    assert_eq!(resolved(&[]).warnings, Vec::<String>::new());
+    let file = scratch.config("d", "tracing: {endpoint: 'localhost:4317'}\nhairpinMode: none\n");
+    let refused = refusal(&["--config", &file]);
+    for words in [
+        "hairpinMode: \"none\" is not supported: each port of the built-in bridge",
+        "tracing.endpoint: \"localhost:4317\" is not supported: the agent exports no traces; remove it",
+    ] {
+        assert!(refused.contains(words), "{words}\n{refused}");
+    }
+    let refused = refusal(&["--experimental-mounter-path=/bin/mounter"]);
+    assert!(refused.contains("--experimental-mounter-path: \"/bin/mounter\" is not supported"), "{refused}");
+}
+
+#[test]
+fn explaining_and_help_name_what_has_no_effect() {
+    let text = resolved(&[]).explain();
+    for line in [
+        "hairpinMode = \"hairpin-veth\"  # agent default (differs from the kubelet): each port of the built-in bridge is in \
+         hairpin mode; no other value is supported",
+        "tracing.endpoint = (unset)  # default; no other value is supported: the agent exports no traces",
+        "iptablesDropBit = 15  # default; no effect: the kubelet has not used this bit since v1.28",
+        "syncFrequency = \"1m0s\"  # default",
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+    }
+    let help = help::text();
+    assert!(
+        help.contains("contentType in the file (default application/json); no other value is supported"),
+        "{help}"
+    );
 }
 
 #[test]

@@ -358,10 +358,15 @@ fn files_that_cannot_be_used_are_refused_by_path_and_reason() {
 #[test]
 fn feature_gates_merge_by_name_and_flags_replace_lists() {
     let scratch = Scratch::new();
-    let file =
-        scratch.config("c", "featureGates: {MemoryQoS: true, EnvFiles: false}\nclusterDNS: [1.1.1.1]\n");
-    let given = resolved(&["--config", &file, "--feature-gates=EnvFiles=true", "--cluster-dns=2.2.2.2"]);
-    assert!(given.feature_gates.enabled("MemoryQoS") && given.feature_gates.enabled("EnvFiles"));
+    let file = scratch.config(
+        "c",
+        "featureGates: {NodeLogQuery: true, GracefulNodeShutdown: false}\nclusterDNS: [1.1.1.1]\n",
+    );
+    let given =
+        resolved(&["--config", &file, "--feature-gates=GracefulNodeShutdown=true", "--cluster-dns=2.2.2.2"]);
+    assert!(
+        given.feature_gates.enabled("NodeLogQuery") && given.feature_gates.enabled("GracefulNodeShutdown")
+    );
     assert_eq!(given.kubelet.cluster_dns, ["2.2.2.2"]);
     assert!(refusal(&["--feature-gates=Nope=true"]).contains("unrecognized feature gate: Nope"));
     let bad = scratch.config("b", "featureGates: {Nope: true}\n");

@@ -91,6 +91,23 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
             "reservedMemory[1].limits.memory",
         ),
         ("qosReserved: {memory: 50%}", "qosReserved"),
+        ("cpuManagerPolicyOptions: {full-pcpus-only: 'yes'}", "cpuManagerPolicyOptions.full-pcpus-only"),
+        ("cpuManagerPolicyOptions: {align-by-socket: 'true'}", "cpuManagerPolicyOptions.align-by-socket"),
+        (
+            "cpuManagerPolicyOptions: {distribute-cpus-across-numa: 't', prefer-align-cpus-by-uncorecache: '1'}",
+            "cpuManagerPolicyOptions",
+        ),
+        (
+            "featureGates: {CPUManagerPolicyAlphaOptions: true}\n\
+             cpuManagerPolicyOptions: {full-pcpus-only: 'true', distribute-cpus-across-cores: 'true'}",
+            "cpuManagerPolicyOptions",
+        ),
+        (
+            "featureGates: {CPUManagerPolicyBetaOptions: false}\n\
+             cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}",
+            "cpuManagerPolicyOptions.distribute-cpus-across-numa",
+        ),
+        ("cpuManagerReconcilePeriod: -1s", "cpuManagerReconcilePeriod"),
         ("cpuCFSQuotaPeriod: 2s", "cpuCFSQuotaPeriod"),
         ("memoryThrottlingFactor: 1.5", "memoryThrottlingFactor"),
         ("memoryReservationPolicy: TieredReservation", "memoryReservationPolicy"),
@@ -139,6 +156,8 @@ fn what_the_rules_allow_passes() {
          shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n\
          memorySwap: {swapBehavior: LimitedSwap}\nsingleProcessOOMKill: true\n\
          reservedMemory: [{numaNode: 0, limits: {memory: 1Gi, hugepages-2Mi: 64Mi}}]\n\
+         cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'true', strict-cpu-reservation: 'T'}\n\
+         topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {prefer-closest-numa-nodes: '1'}\n\
          userNamespaces: {idsPerPod: 131072}\nimageMaximumGCAge: 12h\n\
          logging: {format: json}\ntlsCipherSuites: [TLS_AES_128_GCM_SHA256]\ntlsMinVersion: VersionTLS13\n",
     );

@@ -241,6 +241,9 @@ impl Check<'_> {
         let restart = config.crash_loop_back_off_max_container_restart_period;
         let field = "crashLoopBackOff.maxContainerRestartPeriod";
         self.duration_range(field, restart, GoDuration::from_secs(1), GoDuration::from_secs(300));
+        if restart != GoDuration::from_secs(300) && !self.gates.enabled("KubeletCrashLoopBackOffMax") {
+            self.findings.add(field, "requires feature gate KubeletCrashLoopBackOffMax");
+        }
         let period = config.cpu_cfs_quota_period;
         self.duration_range(
             "cpuCFSQuotaPeriod",

@@ -42,10 +42,40 @@ impl Check<'_> {
             "align-by-socket",
             "distribute-cpus-across-cores",
         ];
+        let is_on = |name: &str| {
+            config.cpu_manager_policy_options.get(name).is_some_and(|value| parse_bool(value) == Some(true))
+        };
         for (name, value) in &config.cpu_manager_policy_options {
             let field = format!("cpuManagerPolicyOptions.{name}");
             self.one_of(&field, name, &cpu_options);
-            self.one_of(&field, value, &["true", "false"]);
+            if parse_bool(value).is_none() {
+                self.findings.add(&field, format!("{value:?} is not supported; use true or false"));
+            }
+            let stage = match cpu_options.iter().position(|known| known == name) {
+                Some(3) => ("Beta", "CPUManagerPolicyBetaOptions"),
+                Some(4 | 5) => ("Alpha", "CPUManagerPolicyAlphaOptions"),
+                _ => continue,
+            };
+            if !self.gates.enabled(stage.1) {
+                let problem = format!(
+                    "CPU Manager Policy {}-level Options not enabled, but option {name:?} provided; set feature gate {}",
+                    stage.0, stage.1
+                );
+                self.findings.add(field, problem);
+            }
+        }
+        let exclusive = [
+            ("full-pcpus-only", "distribute-cpus-across-cores"),
+            ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
+            ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
+            ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
+        ];
+        for (one, other) in exclusive.into_iter().filter(|(one, other)| is_on(one) && is_on(other)) {
+            let problem = format!("static policy options {one} and {other} can not be used at the same time");
+            self.findings.add("cpuManagerPolicyOptions", problem);
+        }
+        if config.cpu_manager_reconcile_period <= GoDuration::default() {
+            self.findings.add("cpuManagerReconcilePeriod", "must be more than zero");
         }
         self.one_of("memoryManagerPolicy", &config.memory_manager_policy, &["None", "Static"]);
         let policies = ["none", "best-effort", "restricted", "single-numa-node"];
@@ -54,7 +84,11 @@ impl Check<'_> {
         for (name, value) in &config.topology_manager_policy_options {
             let field = format!("topologyManagerPolicyOptions.{name}");
             match name.as_str() {
-                "prefer-closest-numa-nodes" => self.one_of(&field, value, &["true", "false"]),
+                "prefer-closest-numa-nodes" => {
+                    if parse_bool(value).is_none() {
+                        self.findings.add(field, format!("{value:?} is not supported; use true or false"));
+                    }
+                }
                 "max-allowable-numa-nodes" => {
                     if !value.parse::<u32>().is_ok_and(|nodes| nodes >= 8) {
                         self.findings.add(field, format!("{value:?} must be a number of at least 8"));
@@ -247,6 +281,15 @@ impl Check<'_> {
                 self.findings.add(field, problem);
             }
         }
+    }
+}
+
+/// Go's `strconv.ParseBool`.
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 

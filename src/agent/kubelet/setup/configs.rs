@@ -12,6 +12,7 @@ use crate::agent::config::{KubeletConfiguration, Origin, Resolved};
 use crate::agent::kubelet::embedded::subnets;
 use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
+use crate::agent::kubelet::services::{cluster_domain, name_servers};
 use crate::agent::kubelet::serving::{
     self, ApiConfig, PodsAddress, ServingConfig, ServingError, address, names_for_pods, server_url,
     serving_names,
@@ -19,11 +20,12 @@ use crate::agent::kubelet::serving::{
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
 use crate::cluster::review::Reviews;
-use crate::desired::kinds::addresses::cidrs;
+use crate::desired::kinds::addresses::{ServiceRanges, cidrs};
 use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Remembered;
 use crate::desired::source::url::UrlConfig;
 use crate::devices::cdi;
+use crate::managers::ResourceManagers;
 use crate::model::api::pod::ResourceList;
 use crate::model::api::quantity::Quantity;
 use crate::model::back_off::BackOffLimits;
@@ -42,16 +44,18 @@ use crate::node::shutdown::rules::{Period, periods};
 use crate::node::stats::StatsConfig;
 use crate::platform::cgroup::CgroupConfig;
 use crate::platform::http::{ClientFiles, shown_url};
+use crate::platform::logging;
+use crate::platform::rt::live::Live;
 use crate::platform::sys::node;
 use crate::pod::container_logs::LogConfig;
-use crate::pod::executor::ExecutorConfig;
+use crate::pod::executor::{ExecutorConfig, PodSettings};
 use crate::pod::image::pull_records::Verification;
 use crate::pod::image::{CredentialsConfig, ImageConfig};
 use crate::pod::log_rotation::LogLimits;
 use crate::pod::resources::{CgroupLayout, ResourceFlags};
 use crate::pod::users::NodeIds;
 use crate::pod::volume::VolumeConfig;
-use crate::pod::workers::PodWorkerConfig;
+use crate::pod::workers::{DeadLimits, PodWorkerConfig};
 use crate::runtime::docker::DockerConfig;
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
@@ -65,6 +69,9 @@ use crate::store::{Loaded, meta};
 
 /// Upstream's initial back-off of a crash-looping container.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
+/// The first and the longest one with `ReduceDefaultCrashLoopBackOffDecay`.
+const REDUCED_BACK_OFFS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const MAX_BACK_OFF: &str = "crashLoopBackOff.maxContainerRestartPeriod";
 
 /// The configured runtime and the embedded one, which may be an earlier one.
 pub(crate) fn runtimes(resolved: &Resolved) -> RuntimesConfig {
@@ -136,7 +143,10 @@ pub(crate) fn cgroups(kubelet: &KubeletConfiguration) -> (CgroupLayout, CgroupCo
 }
 
 /// How resources are translated to cgroup values.
-fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFlags {
+fn resource_flags(resolved: &Resolved, cgroup_v2: bool, allocatable: i64) -> ResourceFlags {
+    let kubelet = &resolved.kubelet;
+    #[expect(clippy::cast_possible_truncation, reason = "at most a million")]
+    let throttling = (kubelet.memory_throttling_factor * 1e6) as i64;
     let period = kubelet.cpu_cfs_quota_period.to_std().as_micros();
     ResourceFlags {
         cpu_cfs_quota: kubelet.cpu_cfs_quota,
@@ -144,6 +154,7 @@ fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFl
         single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!cgroup_v2),
         limited_swap: kubelet.memory_swap_swap_behavior == "LimitedSwap",
         pod_pids_limit: Some(kubelet.pod_pids_limit).filter(|limit| *limit > 0),
+        memory_qos: resolved.feature_gates.enabled("MemoryQoS").then_some((throttling, allocatable)),
     }
 }
 
@@ -191,6 +202,7 @@ pub(super) fn executor(
     resolved: &Resolved,
     user_ids: NodeIds,
     objects: &Rc<NodeObjects>,
+    services: Option<&ServiceRanges>,
 ) -> Result<ExecutorConfig, String> {
     let kubelet = &resolved.kubelet;
     let root = &resolved.flags.root_dir;
@@ -203,24 +215,35 @@ pub(super) fn executor(
         container_logs_dir: container_logs_dir(&pod_logs_dir),
         pod_logs_dir,
         seccomp_dir: root.join("seccomp"),
-        seccomp_default: resolved.seccomp_default(),
         node_name: resolved.node_name.clone(),
         node_ips: node_ips(resolved.node_ips.clone(), &own_ranges(resolved)),
-        resources: resource_flags(kubelet, cgroup.v2),
+        resources: resource_flags(resolved, cgroup.v2, resources.allocatable.memory_bytes),
         capacity: resources.capacity,
         allocatable: resources.allocatable,
         layout,
         cgroup,
         node_cgroups: resources.node_cgroups,
-        cluster_dns: kubelet.cluster_dns.clone(),
-        cluster_domain: kubelet.cluster_domain.clone(),
-        resolv_conf: file(&kubelet.resolv_conf),
+        cluster_domain: cluster_domain(resolved, services),
+        pods: Live::new(pods(resolved, services)),
         user_ids,
         objects: Rc::<NodeObjects>::clone(objects),
         devices: plugins::manager(root),
+        managers: ResourceManagers::default(),
         // Otherwise the runtime reads the specifications.
         cdi_directories: if reads_cdi { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() },
     })
+}
+
+/// Settings of pods that a running agent takes over.
+pub(super) fn pods(resolved: &Resolved, services: Option<&ServiceRanges>) -> PodSettings {
+    let kubelet = &resolved.kubelet;
+    let mut cluster_dns = kubelet.cluster_dns.clone();
+    name_servers(&mut cluster_dns, resolved, services);
+    PodSettings {
+        cluster_dns,
+        resolv_conf: file(&kubelet.resolv_conf),
+        seccomp_default: resolved.seccomp_default(),
+    }
 }
 
 /// Limits and credentials of image pulls.
@@ -252,14 +275,27 @@ fn file(path: &str) -> Option<PathBuf> {
 
 /// The limits of the back-offs, and the history of dead containers.
 pub(super) fn workers(resolved: &Resolved, node_ips: Vec<String>) -> PodWorkerConfig {
-    let longest = resolved.kubelet.crash_loop_back_off_max_container_restart_period.to_std();
+    let (first, longest) = back_offs(resolved);
     PodWorkerConfig {
         // Upstream: a maximum below the initial back-off is also the initial one.
-        limits: BackOffLimits { initial: FIRST_BACK_OFF.min(longest), max: longest },
-        max_dead_per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container)
-            .unwrap_or(1),
+        limits: BackOffLimits { initial: first.min(longest), max: longest },
+        dead: DeadLimits {
+            per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container).unwrap_or(1),
+            of_node: usize::try_from(resolved.flags.maximum_dead_containers).ok(),
+            minimum_age: resolved.flags.minimum_container_ttl_duration.to_std(),
+        },
         node_ips,
     }
+}
+
+/// The first and the longest back-off of a crash-looping container.
+fn back_offs(resolved: &Resolved) -> (Duration, Duration) {
+    let decays_less = resolved.feature_gates.enabled("ReduceDefaultCrashLoopBackOffDecay");
+    let (first, longest) =
+        if decays_less { REDUCED_BACK_OFFS } else { (FIRST_BACK_OFF, Duration::from_secs(300)) };
+    let is_set = resolved.provenance.get(MAX_BACK_OFF).is_some_and(Origin::is_explicit);
+    let set = resolved.kubelet.crash_loop_back_off_max_container_restart_period.to_std();
+    (first, if is_set { set } else { longest })
 }
 
 /// The path or URL of each configured source of manifests.
@@ -312,6 +348,20 @@ pub(super) fn url_source(resolved: &Resolved) -> UrlConfig {
     }
 }
 
+/// The format and the verbosity of the agent's log.
+#[must_use]
+pub fn logging(kubelet: &KubeletConfiguration) -> logging::LogConfig {
+    let number = |verbosity: u32| i32::try_from(verbosity).unwrap_or(i32::MAX);
+    let format =
+        if kubelet.logging_format == "json" { logging::LogFormat::Json } else { logging::LogFormat::Text };
+    let listed = kubelet.logging_vmodule.iter();
+    logging::LogConfig {
+        format,
+        verbosity: number(kubelet.logging_verbosity),
+        vmodule: listed.map(|item| (item.file_pattern.clone(), number(item.verbosity))).collect(),
+    }
+}
+
 /// `/var/log/containers` for the default log directory, otherwise a sibling of the configured one.
 fn container_logs_dir(pod_logs_dir: &Path) -> PathBuf {
     pod_logs_dir.parent().unwrap_or(Path::new("/var/log")).join("containers")
@@ -329,6 +379,7 @@ pub(super) fn log_rotation(resolved: &Resolved) -> LogConfig {
             max_bytes: u64::try_from(size).unwrap_or_default(),
             max_files: usize::try_from(kubelet.container_log_max_files).unwrap_or_default(),
         },
+        workers: usize::try_from(kubelet.container_log_max_workers).unwrap_or(1),
         interval: kubelet.container_log_monitor_interval.to_std(),
         in_memory: resolved.flags.container_log_ram.is_some(),
     }
@@ -344,6 +395,10 @@ pub(super) fn stats(resolved: &Resolved) -> StatsConfig {
         root_dir: resolved.flags.root_dir.clone(),
         runtime_cgroup: resolved.flags.runtime_cgroups.clone(),
         pod_logs_dir: PathBuf::from(&resolved.kubelet.pod_logs_dir),
+        walk_period: {
+            let period = resolved.kubelet.volume_stats_agg_period;
+            (!period.is_negative()).then(|| period.to_std())
+        },
     }
 }
 
@@ -359,6 +414,7 @@ pub(super) fn node_manager(resolved: &Resolved) -> NodeConfig {
             minimum_age: kubelet.image_minimum_gc_age.to_std(),
             maximum_age: kubelet.image_maximum_gc_age.to_std(),
         },
+        kernel_notification: kubelet.kernel_memcg_notification,
         isolates_storage: kubelet.local_storage_capacity_isolation,
         root_dir: resolved.flags.root_dir.clone(),
     }
@@ -452,6 +508,7 @@ fn api(
     let settings = TlsSettings {
         min_version: kubelet.tls_min_version.clone(),
         cipher_suites: kubelet.tls_cipher_suites.clone(),
+        curves: kubelet.tls_curve_preferences.clone(),
     };
     settings.check()?;
     let (directory, node_name) = (resolved.flags.cert_dir.clone(), resolved.node_name.clone());

@@ -101,7 +101,7 @@ impl<R: Runtime> AgentParts<R> {
             return None;
         }
         let registries = Rc::new(Registries {
-            logins: ImageLogins::new(self.images.credentials.clone(), self.clock.clone()),
+            logins: ImageLogins::new(self.images.get().credentials.clone(), self.clock.clone()),
             objects: Rc::clone(&self.objects),
             hosts_dirs: resolved.flags.registry_hosts_dirs.clone(),
         });

@@ -44,6 +44,7 @@ pub(super) fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> Node
         agent_ports: agent_ports(kubelet),
         unschedulable: false,
         taints: configured_taints(kubelet),
+        static_policies: executor.managers.policies(),
     }
 }
 

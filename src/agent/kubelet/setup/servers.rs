@@ -32,7 +32,7 @@ impl<R: Runtime> AgentParts<R> {
         let listener = server::bind(&resolved.flags.agent_socket).await.map_err(SetupError::Listen)?;
         let node: SharedNode = Rc::new(NodeService {
             name: resolved.node_name.clone(),
-            configuration: resolved.to_json(),
+            configuration: self.configuration.clone(),
             flags: resolved.flag_values(),
             stream_idle_timeout: resolved.kubelet.streaming_connection_idle_timeout.to_std(),
             view: Rc::clone(&self.view),

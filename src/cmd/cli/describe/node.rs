@@ -16,7 +16,7 @@ use crate::model::types::Timestamp;
 use crate::platform::rt;
 use crate::pod::resources::{pod_limits, pod_requests};
 use crate::serve::server::ObjectDetail;
-use crate::serve::server::report::EventReport;
+use crate::serve::server::report::AgentReport;
 
 const ROLE: &str = "node-role.kubernetes.io/";
 
@@ -47,7 +47,7 @@ pub(super) fn run(options: &CliOptions, environment: &mut Environment<'_>) -> Re
         }
     }
     if is_shown {
-        print(environment, &page(node, &report.pods, &report.events, environment.now))?;
+        print(environment, &page(node, &report, environment.now))?;
     }
     Ok(code)
 }
@@ -74,7 +74,7 @@ fn when(value: &Value, name: &str) -> String {
     Timestamp::parse_rfc3339(given).map_or_else(|| given.to_owned(), time)
 }
 
-pub(super) fn page(node: &Value, pods: &[Pod], events: &[EventReport], now: Timestamp) -> String {
+pub(super) fn page(node: &Value, report: &AgentReport, now: Timestamp) -> String {
     let mut out = Tabbed::default();
     let name = text(node, "/metadata/name");
     field(&mut out, 0, "Name", name);
@@ -119,8 +119,9 @@ pub(super) fn page(node: &Value, pods: &[Pod], events: &[EventReport], now: Time
         field(&mut out, 0, "PodCIDR", first);
         field(&mut out, 0, "PodCIDRs", &networks.join(","));
     }
-    pod_table(&mut out, node, pods, now);
-    let own = events.iter().filter(|event| event.involved_object.kind == "Node");
+    exclusive(&mut out, report);
+    pod_table(&mut out, node, &report.pods, now);
+    let own = report.events.iter().filter(|event| event.involved_object.kind == "Node");
     event_table(&mut out, own.collect(), now);
     out.finish()
 }
@@ -154,6 +155,21 @@ fn conditions(out: &mut Tabbed, node: &Value) {
         let (seen, since) = (when(condition, "lastHeartbeatTime"), when(condition, "lastTransitionTime"));
         let at = |pointer| text(condition, pointer);
         row(out, &[at("/type"), at("/status"), &seen, &since, at("/reason"), at("/message")]);
+    }
+}
+
+/// Which container has which CPUs and which memory to itself.
+fn exclusive(out: &mut Tabbed, report: &AgentReport) {
+    let tables: [(&str, &[&str], &[String]); 2] = [
+        ("CPUs:", &["CPU", "Core", "Socket", "NUMA Node", "Used By"], &report.cpus),
+        ("Exclusive Memory:", &["Container", "Type", "Bytes", "NUMA Nodes"], &report.memory),
+    ];
+    for (title, heads, lines) in tables.into_iter().filter(|(.., lines)| !lines.is_empty()) {
+        out.line(0, title);
+        headed(out, heads);
+        for line in lines {
+            row(out, &line.split('\t').collect::<Vec<_>>());
+        }
     }
 }
 

@@ -277,7 +277,13 @@ fn a_node_with_its_pods_and_what_they_ask_for() {
             "lastTimestamp": "2023-11-14T22:13:00Z"},
         {"involvedObject": {"kind": "Pod", "name": "web-n1"}, "type": "Normal", "reason": "Other", "count": 1}]);
     let events: Vec<EventReport> = decode(events).unwrap().object;
-    let text = node::page(&node, &[decoded(ended), decoded(web())], &events, NOW);
+    let report = AgentReport {
+        pods: vec![decoded(ended), decoded(web())],
+        events,
+        cpus: vec!["0\t0\t0\t0\tshared, reserved".to_owned(), "1\t1\t0\t0\tdefault/web (c)".to_owned()],
+        ..AgentReport::default()
+    };
+    let text = node::page(&node, &report, NOW);
     let expected = "\
 Name:               n1
 Roles:              edge
@@ -309,6 +315,11 @@ System Info:
   Kubelet Version:    v1.36.0
 PodCIDR:              10.88.0.0/24
 PodCIDRs:             10.88.0.0/24,fd00::/64
+CPUs:
+  CPU                 Core    Socket  NUMA Node  Used By
+  ---                 ----    ------  ---------  -------
+  0                   0       0       0          shared, reserved
+  1                   1       0       0          default/web (c)
 Non-terminated Pods:  (1 in total)
   Namespace           Name    CPU Requests  CPU Limits  Memory Requests  Memory Limits  Age
   ---------           ----    ------------  ----------  ---------------  -------------  ---

@@ -17,41 +17,6 @@ use crate::cmd::init::args::UsageError;
 use crate::cmd::init::preflight::Ignored;
 use crate::model::duration::GoDuration;
 
-pub(super) const HELP: &str = "\
-Make this machine a further control-plane node of a cluster, as kubeadm join --control-plane does: with the cluster's
-certificates, a member of its etcd and static pods of kube-apiserver, kube-controller-manager and kube-scheduler.
-\"agent token create --print-join-command --certificate-key KEY\" on a control-plane node prints the arguments.
-
-Usage: agent join HOST:PORT --token TOKEN --discovery-token-ca-cert-hash sha256:HASH --control-plane
-                  --certificate-key KEY [options]
-       agent join --config FILE [options]
-       agent join phase NAME [SUB-PHASE] [HOST:PORT] [options]
-
-Options:
-      --apiserver-advertise-address IP   Address of this node's API server (default: that of the default route)
-      --apiserver-bind-port PORT         Port of this node's API server (default 6443)
-      --certificate-key KEY              Key of the certificates that init --upload-certs has uploaded; without it they must
-                                         have been copied to this machine
-      --config FILE                      JoinConfiguration of kubeadm.k8s.io/v1beta4, instead of flags
-      --cri-socket PATH                  Socket of the container runtime (default: the agent's own)
-      --discovery-file FILE              kubeconfig with the cluster's address and authority: a file or an https URL
-      --discovery-token TOKEN            Token for the discovery alone
-      --discovery-token-ca-cert-hash H   Hash of the public key of the cluster's authority; can be repeated
-      --discovery-token-unsafe-skip-ca-verification
-                                         Trust the cluster without such a hash
-      --dry-run                          Print what would be done, without changing anything
-      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
-      --node-name NAME                   Name of the node (default: the host name, in lower case)
-      --patches DIR                      Patches of manifests, as TARGET[SUFFIX][+strategic|+merge|+json].yaml
-      --skip-phases LIST                 Phases to skip
-      --skip-self-test                   Do not run the test container
-      --timeout TIME                     Deadline of all that waits for etcd and the new instance (default 10m)
-      --tls-bootstrap-token TOKEN        Token for the request of the node's certificate alone
-      --token TOKEN                      Bootstrap token for both
-  -h, --help                             Show this help
-
-Phases, in this order:
-";
 const OPTIONS: [Known; 19] = [
     ("apiserver-advertise-address", true),
     ("apiserver-bind-port", true),

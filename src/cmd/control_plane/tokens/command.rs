@@ -24,29 +24,6 @@ use crate::model::types::Timestamp;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 
-const HELP: &str = "\
-Manage bootstrap tokens, with which machines join a cluster.
-
-Usage: agent token create [TOKEN] [options]
-       agent token list [options]
-       agent token delete TOKEN-OR-ID...
-       agent token generate
-
-Options:
-      --kubeconfig FILE        kubeconfig of an administrator (default: $KUBECONFIG, ~/.kube/config, else
-                               /etc/kubernetes/admin.conf)
-      --certificate-key KEY    With --print-join-command: the command of a control-plane node
-      --description TEXT       What the token is for
-      --groups LIST            Groups of who authenticates with it
-      --print-join-command     Print the command that joins a machine, instead of the token
-      --ttl TIME               How long it is valid; 0: for ever (default 24h)
-      --usages LIST            What it may be used for (default signing,authentication)
-  -o, --output FORMAT          Of list: text, json or yaml
-      --dry-run                Print what would be done, without changing anything
-  -h, --help                   Show this help
-
-Exit status: 0 on success, 1 on failure, 2 for bad usage.
-";
 /// For one command at a server that runs.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -69,7 +46,7 @@ const OPTIONS: [Known; 10] = [
 
 /// Runs `agent token`; returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    Small { name: "token", help: HELP, options: &OPTIONS, run: command }.run(arguments, environment)
+    Small { name: "token", help: "token", options: &OPTIONS, run: command }.run(arguments, environment)
 }
 
 fn command(session: &mut InitSession<'_>, given: &CommandWords) -> Result<(), InitError> {

@@ -5,6 +5,7 @@
 use lexopt::Arg;
 
 use super::phases;
+use crate::cmd::help;
 use crate::cmd::init::args::{UsageError, text};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,44 +51,10 @@ const OPTIONS: [(&str, u8, bool, bool); 16] = [
     ("yes", APPLY, true, true),
 ];
 
-const HELP: &str = "\
-Upgrade the control plane of a cluster that agent init --control-plane or kubeadm made, as kubeadm upgrade does: new
-images and manifests of the static pods, configurations, addons. The agent itself is upgraded by agent upgrade FILE.
-
-Usage: agent upgrade plan [VERSION] [options]    What would be upgraded
-       agent upgrade diff [VERSION] [options]    How the manifests would change
-       agent upgrade apply [VERSION] [options]   On the first control-plane node
-       agent upgrade node [options]              On all others, control plane or not
-       agent upgrade apply [VERSION] phase NAME [SUB-PHASE] [options]
-       agent upgrade node phase NAME [SUB-PHASE] [options]
-
-VERSION is a release such as v1.36.2; by default the agent's, or that of the cluster if it is later.
-
-Options, and the commands that have them:
-      --allow-experimental-upgrades        plan apply       Accept alpha, beta and release candidate versions
-      --allow-release-candidate-upgrades   plan apply       Accept release candidates
-      --certificate-renewal[=false]        apply node       Renew certificates of what is replaced (default true)
-      --config FILE                        all              UpgradeConfiguration (kubeadm.k8s.io/v1beta4)
-  -c, --context-lines N                    diff             Lines around a difference (default 3)
-      --dry-run                            apply node       Print what would be done, without changing anything
-      --etcd-upgrade[=false]               plan apply node  Upgrade etcd, too (default true)
-  -f, --force                              apply            Go on despite versions that do not fit; implies --yes
-      --ignore-preflight-errors LIST       plan apply node  Checks whose errors are shown as warnings: names, or 'all'
-      --kubeconfig FILE                    all              Administrator's (default /etc/kubernetes/admin.conf)
-  -o, --output FORMAT                      plan             text, json or yaml
-      --patches DIR                        apply node       Patches of manifests, as for agent init
-      --print-config                       plan apply       Print the ClusterConfiguration
-      --skip-phases LIST                   apply node       Phases to skip
-      --timeout TIME                       apply node       Deadline of the whole upgrade (default 30m)
-  -y, --yes                                apply            Do not ask for confirmation
-  -h, --help                                                Show this help
-
-Phases, in this order:
-";
-
 pub(super) fn help() -> String {
     let listed = phases::help();
-    format!("{HELP}{listed}\nExit status: 0 on success, 1 on failure, 2 for bad usage.\n")
+    let options = help::text("upgrade-control-plane");
+    format!("{options}{listed}\nExit status: 0 on success, 1 on failure, 2 for bad usage.\n")
 }
 
 #[derive(Debug)]

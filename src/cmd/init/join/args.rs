@@ -7,32 +7,10 @@ use lexopt::Arg;
 use super::super::args::{UsageError, text};
 use super::super::preflight::Ignored;
 use crate::cluster::discovery::jws::{BootstrapToken, CaPin, parse_pin};
+use crate::cmd::help;
 
-const HELP: &str = "\
-Make this machine a node of a cluster that was set up by kubeadm. The cluster's configuration for kubelets is merged
-over the one that is there; static pods stay. \"kubeadm token create --print-join-command\" prints the arguments.
-
-Usage: agent join HOST:PORT --token TOKEN --discovery-token-ca-cert-hash sha256:HASH [options]
-       agent join --discovery-file FILE [--token TOKEN] [options]
-       agent join --control-plane ...   a further control-plane node: agent join --control-plane --help
-
-Options:
-      --token TOKEN                      Bootstrap token, for discovery and for the request of the node's certificate
-      --discovery-token-ca-cert-hash H   Hash of the public key of the cluster's authority; can be repeated
-      --discovery-token-unsafe-skip-ca-verification
-                                         Trust the cluster without such a hash: any server that knows the token is believed
-      --discovery-file FILE              kubeconfig with the cluster's address and authority: a file or an https URL
-      --link-profile metered             Fewer and later messages, for a link that is paid by the byte
-      --node-name NAME                   Name of the node (default: the host name, in lower case)
-      --dry-run                          Print what would be done, without changing anything
-      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
-  -h, --help                             Show this help
-
-Exit status: 0 on success, 1 on failure, 2 for bad usage.
-";
-
-pub(in crate::cmd::init) fn help() -> &'static str {
-    HELP
+pub(in crate::cmd::init) fn help() -> String {
+    help::text("join")
 }
 
 /// Without `Debug`: it contains the token.

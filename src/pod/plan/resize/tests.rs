@@ -107,7 +107,7 @@ fn unknown_resources_stay_and_status_beats_annotation() {
 fn some_resizes_can_never_be() {
     let made =
         one(&json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}}));
-    let why = |wanted: Value| infeasible(&made, &one(&wanted));
+    let why = |wanted: Value| infeasible(&made, &one(&wanted), (false, false));
     assert_eq!(
         why(json!({"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}})),
         None
@@ -119,9 +119,15 @@ fn some_resizes_can_never_be() {
     );
     let burstable = one(&json!({"limits": {"cpu": "1"}, "requests": {"memory": "1Gi"}}));
     let removed = one(&json!({"requests": {"memory": "1Gi"}}));
-    assert_eq!(infeasible(&burstable, &removed), Some("resource limits cannot be removed".to_owned()));
+    assert_eq!(
+        infeasible(&burstable, &removed, (false, false)),
+        Some("resource limits cannot be removed".to_owned())
+    );
     let forgotten = one(&json!({"limits": {"cpu": "1"}}));
-    assert_eq!(infeasible(&burstable, &forgotten), Some("resource requests cannot be removed".to_owned()));
+    assert_eq!(
+        infeasible(&burstable, &forgotten, (false, false)),
+        Some("resource requests cannot be removed".to_owned())
+    );
 }
 
 #[test]

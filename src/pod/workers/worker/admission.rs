@@ -38,6 +38,7 @@ impl<R: Runtime> Worker<R> {
         self.resizing.learn(observed, last.as_ref());
         if observed.ready_sandbox().is_some() || observed.live_containers().next().is_some() {
             shared.wake(self.resizing.allocate(&self.pod, observed, admission));
+            shared.deps.executor.keep_resources(&self.pod).await;
             return None;
         }
         if is_gated(&self.pod.spec) {

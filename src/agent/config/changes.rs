@@ -1,0 +1,51 @@
+//! What differs between the configuration in force and another one.
+//!
+//! Owns the comparison.
+
+use serde_json::Value;
+
+use super::fields::FIELDS;
+use super::tree;
+
+/// The changed fields by their paths.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ConfigChanges {
+    /// A running agent takes their new values over.
+    pub at_once: Vec<&'static str>,
+    /// Their new values are in force after the agent's next start.
+    pub at_restart: Vec<&'static str>,
+}
+
+/// Compares with `start`, the configuration at the start of the process, and `last`, the one that was taken over last.
+pub(super) fn changes(start: &Value, last: &Value, new: &Value) -> ConfigChanges {
+    let mut changes = ConfigChanges::default();
+    for field in FIELDS {
+        let value = tree::get(new, field.path);
+        if field.is_reloaded() {
+            if value != tree::get(last, field.path) {
+                changes.at_once.push(field.path);
+            }
+        } else if value != tree::get(start, field.path) {
+            changes.at_restart.push(field.path);
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn changes_are_those_since_the_start_or_since_the_last_reload() {
+        let start =
+            json!({"port": 1, "maxPods": 10, "clusterDNS": ["10.0.0.1"], "logging": {"verbosity": 0}});
+        let last = json!({"port": 1, "maxPods": 9, "clusterDNS": ["10.0.0.2"], "logging": {"verbosity": 0}});
+        let new = json!({"port": 2, "maxPods": 10, "clusterDNS": ["10.0.0.2"], "logging": {"verbosity": 4}});
+        let expected = ConfigChanges { at_once: vec!["logging.verbosity"], at_restart: vec!["port"] };
+        assert_eq!(changes(&start, &last, &new), expected);
+        assert_eq!(changes(&start, &start, &start), ConfigChanges::default());
+    }
+}

@@ -1,0 +1,166 @@
+//! A changed configuration while pods run: on SIGHUP, and when the configuration file or a drop-in changes.
+//!
+//! Owns the configuration in force after the start. A file that cannot be used changes nothing; it and the settings that
+//! need a restart are problems of `agent status`.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::agent::config::Resolved;
+use crate::agent::kubelet::report::LoopView;
+use crate::platform::logging::chain;
+use crate::platform::sys::inotify::{InotifyError, InotifyEvent, Interest, WatchId, Watcher};
+use crate::serve::server::report::ProblemReport;
+
+/// An editor writes a file in several steps.
+const SETTLED: Duration = Duration::from_millis(200);
+
+/// What takes new values over, and what shows them.
+pub(super) struct ReloadParts {
+    /// The configuration at the start.
+    pub(super) start: Value,
+    /// Reads the command line's files as the start did.
+    pub(super) read: Box<dyn Fn() -> Result<Resolved, String>>,
+    /// Passes the new configuration to the parts of the agent.
+    pub(super) apply: Box<dyn Fn(&Resolved)>,
+    pub(super) view: Rc<LoopView>,
+    /// `--config`.
+    pub(super) file: Option<PathBuf>,
+    /// `--config-dir`.
+    pub(super) drop_ins: Option<PathBuf>,
+}
+
+/// Follows the configuration; runs as long as the process.
+pub(super) async fn follow(parts: ReloadParts) {
+    let mut hangup = match signal(SignalKind::hangup()) {
+        Ok(hangup) => hangup,
+        Err(error) => {
+            log::warn!(err:% = error; "Failed to handle SIGHUP, a changed configuration needs a restart of the agent");
+            return;
+        }
+    };
+    let watcher = watch(&parts).unwrap_or_else(|error| {
+        log::warn!(err = chain(&error); "Failed to watch the configuration, send SIGHUP after a change");
+        None
+    });
+    let mut last = parts.start.clone();
+    let mut refused = None;
+    loop {
+        let is_asked = tokio::select! {
+            biased;
+            // Cancel safe: a signal that arrives meanwhile is not lost.
+            _ = hangup.recv() => true,
+            () = changed(watcher.as_ref()) => false,
+        };
+        if is_asked {
+            log::info!("Received SIGHUP, reloading the configuration");
+        }
+        reload(&parts, &mut last, &mut refused, is_asked);
+    }
+}
+
+/// The directories of the configuration file and of the drop-ins.
+struct WatchedFiles {
+    watcher: Watcher,
+    /// The directory of the file, which may hold others, and its name.
+    file: Option<(WatchId, OsString)>,
+    drop_ins: Option<WatchId>,
+}
+
+impl WatchedFiles {
+    fn is_of_configuration(&self, event: &InotifyEvent) -> bool {
+        match event {
+            InotifyEvent::Entry { watch, .. } if self.drop_ins == Some(*watch) => true,
+            // A mounted ConfigMap changes its files by renaming a link whose name begins with two dots.
+            InotifyEvent::Entry { watch, name, .. } => self.file.as_ref().is_some_and(|(directory, file)| {
+                directory == watch && (name == file || name.as_encoded_bytes().starts_with(b".."))
+            }),
+            InotifyEvent::Directory { .. } => false,
+            InotifyEvent::Overflow => true,
+        }
+    }
+}
+
+/// `None` without files.
+fn watch(parts: &ReloadParts) -> Result<Option<WatchedFiles>, InotifyError> {
+    if parts.file.is_none() && parts.drop_ins.is_none() {
+        return Ok(None);
+    }
+    let watcher = Watcher::new()?;
+    let mut watched = WatchedFiles { watcher, file: None, drop_ins: None };
+    if let Some(file) = &parts.file {
+        let directory = file.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let name = file.file_name().map(OsStr::to_owned).unwrap_or_default();
+        watched.file = Some((watched.watcher.watch(directory, Interest::Closing)?, name));
+    }
+    if let Some(directory) = &parts.drop_ins {
+        watched.drop_ins = Some(watched.watcher.watch(directory, Interest::Closing)?);
+    }
+    Ok(Some(watched))
+}
+
+/// Returns when something has happened to the files, and nothing more for a moment. Cancel safe: what it forgets is read
+/// by the reload for which it was dropped.
+async fn changed(watched: Option<&WatchedFiles>) {
+    let Some(watched) = watched else { return std::future::pending().await };
+    let mut events = Vec::new();
+    let mut is_changed = false;
+    loop {
+        let read = watched.watcher.read(&mut events);
+        let end = match is_changed {
+            true => tokio::time::timeout(SETTLED, read).await,
+            false => Ok(read.await),
+        };
+        match end {
+            Ok(Ok(())) => is_changed |= events.drain(..).any(|event| watched.is_of_configuration(&event)),
+            Ok(Err(_)) => return std::future::pending().await,
+            // Quiet for a moment.
+            Err(_) => return,
+        }
+    }
+}
+
+fn reload(parts: &ReloadParts, last: &mut Value, refused: &mut Option<String>, is_asked: bool) {
+    let subject = parts
+        .file
+        .as_deref()
+        .or(parts.drop_ins.as_deref())
+        .map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
+    let problem = |message: String| vec![ProblemReport { subject: subject.clone(), message }];
+    let resolved = match (parts.read)() {
+        Ok(resolved) => resolved,
+        Err(error) => {
+            if is_asked || refused.as_ref() != Some(&error) {
+                log::error!(err = error; "Failed to reload the configuration, keeping the previous one");
+            }
+            parts.view.set_configuration_problems(problem(format!(
+                "{error}; the previous configuration stays in force"
+            )));
+            *refused = Some(error);
+            return;
+        }
+    };
+    *refused = None;
+    let changes = resolved.changes_since(&parts.start, last);
+    let restart = changes.at_restart.join(", ");
+    if !changes.at_once.is_empty() {
+        (parts.apply)(&resolved);
+        log::info!(fields = changes.at_once.join(", "); "Reloaded the configuration");
+    } else if is_asked && restart.is_empty() {
+        log::info!("Configuration is unchanged");
+    }
+    let shown = if restart.is_empty() {
+        Vec::new()
+    } else {
+        problem(format!("restart the agent to apply {restart}; pods keep running"))
+    };
+    if parts.view.set_configuration_problems(shown) && !restart.is_empty() {
+        log::warn!(fields = restart; "Changed settings take effect when the agent is restarted; pods keep running");
+    }
+    *last = resolved.document();
+}
