@@ -30,6 +30,7 @@ use crate::devices::allocation::{
 };
 use crate::model::api::pod::{Pod, ResourceList};
 use crate::model::names::qualified_name;
+use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
 use crate::platform::proto::device_plugin as wire;
@@ -380,7 +381,7 @@ impl DeviceManager {
             }
         };
         let mut available = choice.taken.clone();
-        let taken: BTreeSet<&String> = choice.taken.iter().collect();
+        let taken: BTreeSet<&String> = choice.taken.iter().into_set();
         available.extend(choice.available.into_iter().filter(|id| !taken.contains(id)));
         let asked = wire::PreferredAllocationRequest {
             container_requests: vec![wire::ContainerPreferredAllocationRequest {
@@ -412,7 +413,7 @@ impl DeviceManager {
                 plugin.map(|plugin| plugin.client.clone())
             };
             if let Some(client) = client {
-                let ids: BTreeSet<&str> = allocation.ids().collect();
+                let ids: BTreeSet<&str> = allocation.ids().into_set();
                 let devices_ids = ids.into_iter().map(str::to_owned).collect();
                 let asked = wire::PreStartContainerRequest { devices_ids };
                 let path = "/v1beta1.DevicePlugin/PreStartContainer";

@@ -39,6 +39,7 @@ use crate::cluster::tokens::rules::Token;
 use crate::devices::client::{PluginClient, PluginError};
 use crate::model::api::pod::StringMap;
 use crate::model::objects::{ObjectLookup, TokenRequest};
+use crate::model::ordered::Ordered as _;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
@@ -205,7 +206,7 @@ impl<T: Transport> CsiNode<T> {
     }
 
     fn set_attached(&self, volumes: impl IntoIterator<Item = String>) {
-        let volumes: BTreeSet<String> = volumes.into_iter().collect();
+        let volumes: BTreeSet<String> = volumes.into_iter().into_set();
         if *self.attached.borrow() != volumes {
             self.attached.replace(volumes);
             self.note_change();

@@ -13,6 +13,7 @@ use crate::codec::base64;
 use crate::model::api::pod::{Container, Pod, ResourceList};
 use crate::model::api::quantity::Quantity;
 use crate::model::containers::is_sidecar;
+use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
 
 /// A device that is near no NUMA node in particular.
@@ -144,7 +145,7 @@ pub(crate) fn choice(need: &Need, resources: &Resources, allocated: &[Allocation
     let is_healthy = |id: &&String| devices.get(*id).is_some_and(|device| device.healthy);
     let taken: Vec<String> = need.reusable.iter().filter(is_healthy).take(need.count).cloned().collect();
     let of_resource = allocated.iter().filter(|allocation| allocation.resource == *resource);
-    let in_use: BTreeSet<&str> = of_resource.flat_map(Allocation::ids).collect();
+    let in_use: BTreeSet<&str> = of_resource.flat_map(Allocation::ids).into_set();
     if taken.len() < need.count && !devices.values().any(|device| device.healthy) {
         return Err(format!("no healthy devices present; cannot allocate unhealthy devices {resource}"));
     }
@@ -184,8 +185,8 @@ fn nearest(available: Vec<String>, count: usize, near: Option<u64>, devices: &De
 #[must_use]
 pub(crate) fn choose_devices(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
     // Plugins that share memory report a device for each megabyte: without sets this takes seconds.
-    let available: BTreeSet<&String> = choice.available.iter().collect();
-    let mut chosen: BTreeSet<&String> = choice.taken.iter().collect();
+    let available: BTreeSet<&String> = choice.available.iter().into_set();
+    let mut chosen: BTreeSet<&String> = choice.taken.iter().into_set();
     let mut ids = choice.taken.clone();
     let may = preferred.iter().filter(|id| available.contains(id));
     for id in may.chain(&choice.available) {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::codec::yaml::yaml_to_values;
+use crate::model::ordered::Sortable as _;
 use crate::runtime::{ContainerConfig, Device, Mount};
 
 /// Directories of specifications; later ones win.
@@ -109,7 +110,7 @@ impl Registry {
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
             let mut paths: Vec<PathBuf> =
                 entries.map(|entry| entry.path()).filter(|path| is_spec(path)).collect();
-            paths.sort_unstable();
+            paths.order_by(Ord::cmp);
             for path in paths {
                 let file = path.display().to_string();
                 match read_spec(&path) {

@@ -9,6 +9,7 @@ use super::hints::{Hints, hints};
 use crate::devices::allocation::{Allocation, Devices, Resources, node_bits, reusable};
 use crate::model::api::pod::{Container, Pod};
 use crate::model::containers::is_sidecar;
+use crate::model::ordered::Ordered as _;
 
 /// One list for each resource of plugins that the container asks for, or, without a name, the pod.
 #[must_use]
@@ -66,8 +67,8 @@ fn of_resource(
     let is_own = |each: &&Allocation| {
         each.pod == pod.metadata.uid && container.is_none_or(|name| each.container == name)
     };
-    let own: BTreeSet<&str> = of_resource().filter(is_own).flat_map(Allocation::ids).collect();
-    let in_use: BTreeSet<&str> = of_resource().flat_map(Allocation::ids).collect();
+    let own: BTreeSet<&str> = of_resource().filter(is_own).flat_map(Allocation::ids).into_set();
+    let in_use: BTreeSet<&str> = of_resource().flat_map(Allocation::ids).into_set();
     let given = container.map(|name| reusable(pod, name, resource, allocated)).unwrap_or_default();
     let free = devices
         .iter()

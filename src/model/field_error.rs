@@ -2,6 +2,7 @@
 //!
 //! Owns the printed form.
 
+use crate::model::ordered::Sortable as _;
 use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +124,7 @@ impl Errors {
 
     pub(crate) fn not_supported(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
         let mut texts: Vec<String> = supported.iter().map(|text| quoted(text)).collect();
-        texts.sort();
+        texts.order_by(Ord::cmp);
         let detail = format!("supported values: {}", texts.join(", "));
         self.push(path, FieldErrorKind::NotSupported, quoted(value), detail);
     }

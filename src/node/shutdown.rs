@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::model::back_off::Retry;
 use crate::model::disruption::{MESSAGE, MESSAGE_OFFLINE, TERMINATED};
+use crate::model::ordered::Ordered as _;
 use crate::model::provenance::is_of_cluster;
 use crate::model::types::PodUid;
 use crate::node::health::Health;
@@ -191,7 +192,7 @@ impl NodeShutdown {
         parts.pods.set_shutting_down(true);
         let pods = parts.statuses.all_pods();
         let of_cluster = pods.iter().filter(|pod| is_of_cluster(pod)).map(|pod| pod.metadata.uid.clone());
-        let of_cluster: BTreeSet<PodUid> = of_cluster.collect();
+        let of_cluster: BTreeSet<PodUid> = of_cluster.into_set();
         for turn in shutdown_groups(periods, &pods) {
             if self.is_called_off.get() {
                 break;

@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::model::back_off::BackOffLimits;
 use crate::model::image_name::{PullDecision, apply_default_tag, decide_pull};
+use crate::model::ordered::Sortable as _;
 use crate::model::types::{PodRef, PodUid, Timestamp, go_duration};
 use crate::platform::clock::Clock;
 use crate::platform::metrics::{self, Family};
@@ -379,7 +380,7 @@ impl<R: Runtime> ImagePuller<R> {
             0 | 1 => message,
             // Upstream's aggregate error: each message once.
             _ => {
-                refusals.sort();
+                refusals.order_by(Ord::cmp);
                 refusals.dedup();
                 if refusals.len() == 1 { message } else { format!("[{}]", refusals.join(", ")) }
             }

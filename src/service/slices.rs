@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::spec::{Endpoint, Protocol, SERVICE_NAME, ServiceSpec, Slice, SlicePort, family_name};
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, OwnerReference, PlainBody, wire};
+use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
 
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -146,7 +147,7 @@ pub(crate) fn endpoints_object(
     let mut subsets: Vec<(BTreeSet<&SlicePort>, [Vec<Value>; 2])> = Vec::new();
     let mut room = MAX_ADDRESSES;
     for slice in slices.iter().filter(|slice| Some(&slice.family) == first && !slice.endpoints.is_empty()) {
-        let ports: BTreeSet<&SlicePort> = slice.ports.iter().collect();
+        let ports: BTreeSet<&SlicePort> = slice.ports.iter().into_set();
         let at = subsets.iter().position(|(known, _)| *known == ports).unwrap_or_else(|| {
             subsets.push((ports, [Vec::new(), Vec::new()]));
             subsets.len() - 1

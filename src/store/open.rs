@@ -19,6 +19,7 @@ use super::db::Db;
 use super::error::{Doing, StoreError};
 use super::schema;
 use super::seal::StoreKey;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 
 /// The file belongs to root and may hold secrets.
@@ -296,7 +297,7 @@ fn remove_old_damaged(path: &Path) {
         .filter(|file| !is_side(file))
         .filter_map(|file| Some((fs::metadata(&file).ok()?.modified().ok()?, file)))
         .collect();
-    sets.sort();
+    sets.order_by(Ord::cmp);
     let excess = sets.len().saturating_sub(MAX_DAMAGED);
     for (_, old) in sets.drain(..excess) {
         for suffix in SUFFIXES {

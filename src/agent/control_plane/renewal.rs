@@ -13,6 +13,7 @@ use super::certificates::{CERTS, CONFS, CertSpec, ConfSpec};
 use super::sign::{Leaf, Signer, Terms};
 use crate::codec::base64;
 use crate::codec::yaml::{text, yaml_to_values};
+use crate::model::ordered::Sortable as _;
 use crate::platform::sys::durable::write_durably;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
 use crate::serve::server::pki::Pair;
@@ -61,7 +62,7 @@ impl Place {
         // The kubelet renews its own.
         let confs = CONFS.iter().filter(|spec| spec.phase != "kubelet");
         all.extend(confs.map(|spec| (spec.file(), Self::Conf(spec))));
-        all.sort_by(|one, other| one.0.cmp(&other.0));
+        all.order_by(|one, other| one.0.cmp(&other.0));
         all
     }
 

@@ -20,6 +20,7 @@ use crate::cluster::node::register::NodeFromServer;
 use crate::devices::client::PluginClient;
 use crate::devices::plugins::CsiPlugins;
 use crate::model::back_off::Retry;
+use crate::model::ordered::Ordered as _;
 use crate::platform::rt;
 use crate::pod::volume::csi::CsiVolume;
 
@@ -92,7 +93,7 @@ impl<T: Transport> CsiNode<T> {
         let drivers = {
             let infos = self.drivers.borrow();
             let info = |(name, driver): (&String, &Driver)| (name.clone(), driver.info.clone());
-            infos.iter().map(info).collect::<BTreeMap<String, DriverInfo>>()
+            infos.iter().map(info).into_map()
         };
         let gone = self.gone.borrow().clone();
         let Some((client, _)) = self.link.get() else { return Ok(()) };

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::model::api::pod::StringMap;
 use crate::model::node_changes::Taint;
+use crate::model::ordered::Ordered as _;
 use crate::node::object::{NodeState, status};
 
 /// The volume controller attaches volumes for this node.
@@ -174,7 +175,7 @@ pub(crate) fn reconcile(node: &Value, state: &NodeState, config: &RegisterConfig
     let mut status = Map::new();
     for field in ["capacity", "allocatable"] {
         let ours = if field == "capacity" { &state.capacity } else { &state.allocatable };
-        let known: BTreeSet<&str> = ours.keys().map(String::as_str).collect();
+        let known: BTreeSet<&str> = ours.keys().map(String::as_str).into_set();
         let lost = outdated(&node["status"][field], &known, state.has_new_devices);
         if !lost.is_empty() {
             status.insert(field.to_owned(), Value::Object(lost));

@@ -14,6 +14,7 @@ use super::table::printable;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, offline, print};
 use crate::model::names;
 use crate::model::objects::{ObjectKey, ObjectKind, VOLUMES_DIR, wire};
+use crate::model::ordered::Sortable as _;
 use crate::platform::logging::chain;
 use crate::platform::sys::mount;
 use crate::serve::server::AgentReport;
@@ -286,7 +287,7 @@ pub(super) fn entries(directory: &Path) -> Vec<String> {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| !name.starts_with('.'))
         .collect();
-    names.sort();
+    names.order_by(Ord::cmp);
     names
 }
 

@@ -11,6 +11,7 @@ use super::args::{Common, Has, Own, UsageError};
 use super::{CliError, EXIT_OK, Environment, api, client, print};
 use crate::cmd::help;
 use crate::model::api::pod::Pod;
+use crate::model::ordered::Sortable as _;
 use crate::platform::rt;
 use crate::platform::sys::command;
 use crate::serve::server::{AgentReport, ObjectDetail};
@@ -111,7 +112,7 @@ fn offered(words: &[&str]) -> Vec<String> {
         place => place.candidates(current),
     };
     offered.retain(|word| word.starts_with(current));
-    offered.sort();
+    offered.order_by(Ord::cmp);
     offered.dedup();
     offered
 }

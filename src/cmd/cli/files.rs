@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{CliError, api};
 use crate::codec::yaml::yaml_to_values;
+use crate::model::ordered::Sortable as _;
 use crate::serve::localapi::resource::Resource;
 
 /// kubectl's: other files in a directory are not manifests.
@@ -77,7 +78,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, CliError> {
             files.push(file);
         }
     }
-    files.sort();
+    files.order_by(Ord::cmp);
     Ok(files)
 }
 

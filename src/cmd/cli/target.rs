@@ -10,6 +10,7 @@ use crate::desired::source::file::read::read_manifest_file;
 use crate::desired::source::manifest::Types;
 use crate::desired::static_pod::static_pod_name;
 use crate::model::api::pod::Pod;
+use crate::model::ordered::Sortable as _;
 use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 use crate::model::types::PodSource;
 use crate::serve::server::{AgentReport, ObjectDetail};
@@ -59,7 +60,7 @@ fn manifest_file(path: &Path, pod: &Pod, node: &str) -> Option<PathBuf> {
         return Some(path.to_owned());
     }
     let mut files: Vec<PathBuf> = fs::read_dir(path).ok()?.flatten().map(|entry| entry.path()).collect();
-    files.sort();
+    files.order_by(Ord::cmp);
     let types = Types::default();
     let names_it = |file: &PathBuf| {
         let Ok((bytes, _)) = read_manifest_file(file) else { return false };

@@ -10,6 +10,7 @@ use super::context::{Context, Visibility};
 pub(crate) use crate::agent::control_plane::certificates::{CERTS, CertSpec, Names};
 pub(crate) use crate::agent::control_plane::{keys, sign};
 use crate::cmd::init::InitError;
+use crate::model::ordered::Sortable as _;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
 use crate::serve::server::pki::verify_chain;
 use sign::{Leaf, Signer, Terms};
@@ -66,7 +67,7 @@ fn alternative_names(of: Names, settings: &InitSettings) -> (Vec<String>, Vec<Ip
             Err(_) => names.push(name),
         }
     }
-    names.sort_unstable();
+    names.order_by(Ord::cmp);
     names.dedup();
     let mut each: Vec<IpAddr> = Vec::new();
     for address in addresses {

@@ -17,6 +17,7 @@ use crate::cmd::init::args::UsageError;
 use crate::cmd::init::{InitError, InitSession};
 use crate::codec::hex;
 use crate::model::duration::GoDuration;
+use crate::model::ordered::Sortable as _;
 use crate::platform::logging::chain;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
 
@@ -144,7 +145,7 @@ fn found(directories: &Directories) -> Result<(Vec<Found>, Vec<Found>), InitErro
             is_external: is_external(spec.base),
         });
     }
-    authorities.sort_by(|one, other| one.name.cmp(&other.name));
+    authorities.order_by(|one, other| one.name.cmp(&other.name));
     Ok((leaves, authorities))
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Pure: settings and facts of the host in, pods out.
 
+use crate::model::ordered::Sortable as _;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -82,7 +83,7 @@ pub(crate) fn pod(
 
 /// Defaults in the order of their names, without those that the user sets, then the user's.
 fn arguments(mut defaults: Vec<(&str, String)>, extra: &[Argument]) -> Vec<Argument> {
-    defaults.sort_unstable();
+    defaults.order_by(Ord::cmp);
     let is_replaced = |name: &str| extra.iter().any(|(given, _)| given == name);
     let kept = defaults.into_iter().filter(|(name, _)| !is_replaced(name));
     kept.map(|(name, value)| (name.to_owned(), value)).chain(extra.iter().cloned()).collect()
@@ -378,7 +379,7 @@ fn render(spec: &PodSpec<'_>, settings: &InitSettings) -> Value {
         made
     };
     let in_order: Vec<Value> = mounts.iter().map(mount).collect();
-    mounts.sort_by(|one, other| one.name.cmp(&other.name));
+    mounts.order_by(|one, other| one.name.cmp(&other.name));
     let volume = |mount: &&PodMount| json!({ "hostPath": { "path": mount.host_path, "type": mount.kind }, "name": mount.name });
     let by_name: Vec<Value> = mounts.iter().map(mount).collect();
     let mut requests = json!({ "cpu": spec.cpu });

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::cmd::init::InitError;
 use crate::codec::yaml::yaml_to_values;
 use crate::model::api::schema::Schema;
+use crate::model::ordered::Sortable as _;
 use crate::serve::localapi::patch::schema::Shape;
 use crate::serve::localapi::patch::{json_patch, merge_patch, strategic};
 
@@ -104,7 +105,7 @@ pub(crate) fn read(directory: &Path) -> Result<PatchFiles, InitError> {
 fn walk(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
-    entries.sort_unstable();
+    entries.order_by(Ord::cmp);
     for entry in entries {
         if entry.symlink_metadata()?.is_dir() {
             if depth < DEEPEST {

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::types::Timestamp;
 use crate::platform::sys::listeners::{self, Listener, address};
 use crate::platform::sys::node::{self, FileSystemFacts};
@@ -425,7 +425,7 @@ fn names(path: &Path) -> std::io::Result<Vec<String>> {
     let entries = fs::read_dir(path)?;
     let mut names: Vec<String> =
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
+    names.order_by(Ord::cmp);
     Ok(names)
 }
 

@@ -25,6 +25,7 @@ use crate::agent::kubelet::setup::configs;
 use crate::cmd::control_plane::api::{self, Api};
 use crate::cmd::control_plane::etcd::{EtcdRemoval, endpoints, remove_local};
 use crate::model::objects::{SNAPSHOTS_DIR, VOLUMES_DIR};
+use crate::model::ordered::Sortable as _;
 use crate::platform::logging::chain;
 use crate::platform::sys::{dir, lock, mount, node};
 use crate::platform::{logind, rt};
@@ -333,7 +334,7 @@ impl ResetRun<'_, '_> {
         directories.extend(self.plane.files(self.options));
         directories.extend(self.options.cleans_temporary.then(|| plane::temporary(self.options)));
         directories.retain(|path| path.symlink_metadata().is_ok());
-        directories.sort();
+        directories.order_by(Ord::cmp);
         directories.dedup();
         let shown: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
         if !shown.is_empty() {
@@ -516,7 +517,7 @@ fn names(path: &Path) -> Vec<String> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
+    names.order_by(Ord::cmp);
     names
 }
 

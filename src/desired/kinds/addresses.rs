@@ -15,6 +15,7 @@ use super::service::{carry_over, family_name, is_headless, items, text};
 use crate::model::cidr::Cidr;
 use crate::model::field_error::{Errors, FieldError, Path};
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, PlainBody};
+use crate::model::ordered::Ordered as _;
 
 /// What Services may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,7 +304,8 @@ fn node_ports(spec: &mut Value, old: &Value, choice: &Choice<'_>, errors: &mut E
     let mut known: BTreeSet<u16> =
         items(&old["ports"]).filter_map(|port| number(&port["nodePort"])).collect();
     known.extend(number(&old["healthCheckNodePort"]));
-    let mut own: BTreeSet<u16> = items(&spec["ports"]).filter_map(|port| number(&port["nodePort"])).collect();
+    let mut own: BTreeSet<u16> =
+        items(&spec["ports"]).filter_map(|port| number(&port["nodePort"])).into_set();
     let root = Path::Root("spec");
     let ports = root.child("ports");
     let mut by_port: Vec<(u64, u16)> = Vec::new();

@@ -12,6 +12,7 @@ use crate::model::cidr::Cidr;
 use crate::model::field_error::{Errors, Path};
 use crate::model::names;
 use crate::model::objects::LocalObject;
+use crate::model::ordered::Ordered as _;
 
 const AFFINITY_SECONDS: i64 = 10_800;
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
@@ -400,7 +401,7 @@ pub(super) fn carry_over(old: &Value, new: &mut Value) {
     }
     let has_node_ports = |kind: &str| matches!(kind, "NodePort" | "LoadBalancer");
     let before: Vec<&Value> = items(&old["ports"]).collect();
-    let used: BTreeSet<i64> = items(&new["ports"]).filter_map(|port| port["nodePort"].as_i64()).collect();
+    let used: BTreeSet<i64> = items(&new["ports"]).filter_map(|port| port["nodePort"].as_i64()).into_set();
     for port in new.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
         let known = before.iter().find(|it| text(&it["name"]) == text(&port["name"]));
         let number = port["nodePort"].as_i64().unwrap_or_default();

@@ -18,7 +18,7 @@ use crate::codec::hex;
 use crate::desired::merge::is_semantically_different;
 use crate::model::api::pod::{ContainerStatus, Pod, PodStatus};
 use crate::model::objects::{LocalObject, wire};
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::provenance::LOCAL_ANNOTATIONS;
 use crate::model::source::{SourceObject, SourcePod, SourceSet};
 use crate::model::types::Timestamp;
@@ -217,7 +217,7 @@ pub(in crate::desired) fn answer_digest(pods: &[SourcePod], objects: &[SourceObj
         let plain = LocalObject { created: Timestamp::default(), ..LocalObject::clone(&object.object) };
         wire::to_value(&plain, wire::Values::Shown).to_string()
     }));
-    parts.sort();
+    parts.order_by(Ord::cmp);
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());

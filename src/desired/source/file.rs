@@ -309,7 +309,7 @@ impl FileSource {
         if self.unavailable.is_some() || !self.is_still_there() {
             return self.scan_in_turns(watch, false).await;
         }
-        let names: BTreeSet<_> = names.iter().filter(|name| is_manifest_name(name)).cloned().collect();
+        let names: BTreeSet<_> = names.iter().filter(|name| is_manifest_name(name)).cloned().into_set();
         for name in &names {
             self.has_links |= fs::symlink_metadata(self.path_of(name)).is_ok_and(|found| found.is_symlink());
         }

@@ -3,6 +3,7 @@
 //! Owns both formats.
 
 use super::DAY;
+use crate::model::ordered::Sortable as _;
 
 /// Older changes of clocks do not matter to schedules: 1 January 2020.
 const OLDEST: i64 = 1_577_836_800;
@@ -197,7 +198,7 @@ impl Rule {
             changes.push((summer.from.at(year) - self.standard, summer.offset));
             changes.push((summer.to.at(year) - summer.offset, self.standard));
         }
-        changes.sort_unstable();
+        changes.order_by(Ord::cmp);
         let position = changes.partition_point(|change| change.0 <= at);
         let (Some(last), Some(next)) = (position.checked_sub(1), changes.get(position)) else {
             return Span { start, end: i64::MAX, offset, offset_before: before };

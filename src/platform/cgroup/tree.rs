@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use super::file::{ValueFile, write_file};
 use super::{CgroupConfig, CgroupError, Skipped, v1, v2};
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::runtime_config::CgroupValues;
 use crate::platform::sys::kill::kill_process;
 
@@ -230,7 +230,7 @@ pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .map(|entry| entry.path())
         .collect();
-    found.sort();
+    found.order_by(Ord::cmp);
     found
 }
 

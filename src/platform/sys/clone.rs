@@ -4,6 +4,7 @@
 //! Owns nothing. Only processes with one thread are forked, which is checked: the child continues with a copy of
 //! everything.
 
+use crate::model::ordered::Sortable as _;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -198,7 +199,7 @@ pub(crate) fn continue_as<const N: usize, A: NoDescriptors>(
     }
     let _ends = Ends;
     let mut numbers: Vec<RawFd> = (0..3).chain(kept.iter().flatten().map(AsRawFd::as_raw_fd)).collect();
-    numbers.sort_unstable();
+    numbers.order_by(Ord::cmp);
     let mut first = 0;
     for number in numbers.iter().map(|number| number.cast_unsigned()).chain([u32::MAX]) {
         if first < number {

@@ -2,6 +2,7 @@
 //!
 //! Owns reading them, and the option of a listener on an address that is not there yet. Inspects processes only when a port of interest is taken.
 
+use crate::model::ordered::Sortable as _;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd;
@@ -90,7 +91,7 @@ pub(crate) fn address(text: &str) -> Option<IpAddr> {
 pub(crate) fn process_ids(root: &Path) -> Vec<u32> {
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
     let mut ids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    ids.sort_unstable();
+    ids.order_by(Ord::cmp);
     ids
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn huge_page_sizes() -> Vec<u64> {
             Some(kilobytes * 1024)
         })
         .collect();
-    sizes.sort_unstable();
+    sizes.order_by(Ord::cmp);
     sizes
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::model::image_name::repository_of;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 
 /// Upstream's group and version since 1.35.
@@ -219,7 +220,7 @@ impl PulledRecord {
                 let place = |one: &PullSecret| (one.namespace.clone(), one.name.clone(), one.uid.clone());
                 credentials.kubernetes_secrets.retain(|one| place(one) != place(&secret));
                 credentials.kubernetes_secrets.push(secret);
-                credentials.kubernetes_secrets.sort();
+                credentials.kubernetes_secrets.order_by(Ord::cmp);
                 true
             }
         };

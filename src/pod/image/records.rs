@@ -17,6 +17,7 @@ use tokio::sync::{OnceCell, Semaphore};
 
 use crate::codec::hex;
 use crate::model::api::decode::decode;
+use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
 use crate::platform::rt;
 use crate::platform::sys::durable::write_durably;
@@ -264,7 +265,7 @@ impl Prunable {
 
     /// Removes the records of images that do not exist any more, unless they were written since. Blocks.
     pub(crate) fn prune(self, image_refs: &BTreeSet<String>) {
-        let kept: BTreeSet<String> = image_refs.iter().map(|image_ref| file_name(image_ref)).collect();
+        let kept: BTreeSet<String> = image_refs.iter().map(|image_ref| file_name(image_ref)).into_set();
         for (path, at) in self.0 {
             let is_kept =
                 path.file_name().and_then(|name| name.to_str()).is_none_or(|name| kept.contains(name));

@@ -11,6 +11,7 @@ use super::*;
 use crate::model::api::pod::{ContainerStatus, PodStatus};
 use crate::model::containers::{all_containers, find_container, is_sidecar, is_terminal};
 use crate::model::observed::{ContainerStateKind as State, ObservedContainer, ObservedSandbox};
+use crate::model::ordered::Sortable as _;
 use crate::pod::plan::termination::compute_teardown;
 use crate::pod::prober::rules::{ProbeResult, has_started};
 use crate::pod::restart::counts_after;
@@ -353,7 +354,7 @@ impl Model {
     fn live(&self) -> Vec<&str> {
         let mut names: Vec<&str> =
             self.observed.live_containers().map(|record| record.name.as_str()).collect();
-        names.sort_unstable();
+        names.order_by(Ord::cmp);
         names
     }
 }
@@ -499,7 +500,7 @@ proptest! {
         let mut model = model("Never", Parts { init: true, ..Parts::default() }, scripts, [0, 0]);
         model.settle(&[(reboot, Fault::Reboot)]);
         let mut started = model.started.clone();
-        started.sort();
+        started.order_by(Ord::cmp);
         started.dedup_by(|one, other| one.0 == other.0);
         prop_assert_eq!(started.len(), model.started.len(), "{:?}", model.started);
     }

@@ -18,7 +18,7 @@ use crate::model::containers::all_containers;
 use crate::model::objects::{
     Absence, ConfigMapData, ObjectData, ObjectKey, ObjectKind, ObjectLookup, Realm, TokenRequest,
 };
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::provenance::{is_from_api, realm};
 use crate::pod::env::{EnvError, metadata_field, resource_value};
 use crate::pod::resources::NodeCapacity;
@@ -136,7 +136,7 @@ pub(in crate::pod) fn nested_mount_points(pod: &Pod, volume: &str) -> BTreeSet<S
 fn nested_in(container: &Container, volume: &str) -> Vec<String> {
     let clean = |path: &str| names_of(path).collect::<Vec<_>>().join("/");
     let mut all: Vec<String> = container.volume_mounts.iter().map(|mount| clean(&mount.mount_path)).collect();
-    all.sort();
+    all.order_by(Ord::cmp);
     let ours = container.volume_mounts.iter().filter(|mount| mount.name == volume);
     let mut nested = Vec::new();
     for outer in ours.map(|mount| clean(&mount.mount_path)) {

@@ -11,6 +11,7 @@ use crate::model::api::pod::{EmptyDirVolumeSource, Pod, Volume};
 use crate::model::api::quantity::Quantity;
 use crate::model::containers::all_with_ephemeral;
 use crate::model::objects::{ClaimedVolume, ObjectLookup};
+use crate::model::ordered::Sortable as _;
 use crate::model::provenance::{is_of_cluster, realm};
 use crate::pod::resources::{NodeCapacity, ResourceFlags, pod_resources};
 
@@ -82,7 +83,7 @@ fn huge_page_bytes(pod: &Pod, medium: &str) -> Result<i64, MediumError> {
     let names =
         spec.resources.iter().chain(lists).flat_map(|each| each.requests.keys().chain(each.limits.keys()));
     let mut sizes: Vec<i64> = names.filter_map(|name| page_bytes(name.strip_prefix("hugepages-")?)).collect();
-    sizes.sort_unstable();
+    sizes.order_by(Ord::cmp);
     sizes.dedup();
     match (wanted, sizes.as_slice()) {
         (None, [one]) => Ok(*one),

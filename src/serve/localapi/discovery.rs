@@ -4,6 +4,7 @@
 
 use serde_json::{Value, json};
 
+use crate::model::ordered::Sortable as _;
 use crate::pod::admission::rules::go_arch;
 
 use super::resource::{Catalog, Resource, Subresource, Verb, group_version};
@@ -39,7 +40,7 @@ pub(crate) fn paths(catalog: &Catalog) -> Value {
         }
         paths.push(path);
     }
-    paths.sort_unstable();
+    paths.order_by(Ord::cmp);
     json!({"paths": paths})
 }
 

@@ -18,6 +18,7 @@ use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::api::quantity::Quantity;
 use crate::model::objects::ObjectKind;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::serve::localapi::pod_printer;
 
@@ -345,7 +346,7 @@ fn roles(object: &Value) -> String {
         })
         .filter(|role| !role.is_empty())
         .collect();
-    roles.sort_unstable();
+    roles.order_by(Ord::cmp);
     roles.dedup();
     if roles.is_empty() { "<none>".to_owned() } else { roles.join(",") }
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns where they are. Pure.
 
+use crate::model::ordered::Sortable as _;
 use serde_json::{Value, json};
 
 use super::text;
@@ -73,7 +74,7 @@ pub(super) fn query(selector: &Value) -> String {
         let key = text(requirement, "/key");
         let values = requirement["values"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let mut values: Vec<&str> = values.collect();
-        values.sort_unstable();
+        values.order_by(Ord::cmp);
         let values = values.join(",");
         parts.push(match text(requirement, "/operator") {
             "In" => format!("{key} in ({values})"),

@@ -15,6 +15,7 @@ use hyper::{Response, StatusCode};
 
 use super::body::{Body, Pieces, failure, response, text};
 use super::route::Parameters;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::platform::rt;
 use crate::platform::rt::child::TalkingChild;
@@ -70,7 +71,7 @@ fn open(root: &Path, path: &str) -> io::Result<LogLocation> {
         let is_dir = handle.entry(&name).and_then(|entry| entry.metadata()).is_ok_and(|entry| entry.is_dir());
         entries.push((name.to_string_lossy().into_owned(), is_dir));
     }
-    entries.sort();
+    entries.order_by(Ord::cmp);
     Ok(LogLocation::Directory(listing(&entries)))
 }
 

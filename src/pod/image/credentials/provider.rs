@@ -17,6 +17,7 @@ use super::accounts::{AccountToken, NotRun, Puller, ServiceAccounts, TokenAttrib
 use crate::codec::yaml::yaml_to_values;
 use crate::model::api::decode::decode;
 use crate::model::image_name::repository_of;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
@@ -291,7 +292,7 @@ fn read_config(path: &Path) -> Result<Vec<Provider>, String> {
     if path.is_dir() {
         let entries = std::fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
         files = entries.flatten().map(|entry| entry.path()).filter(|path| is_config(path)).collect();
-        files.sort();
+        files.order_by(Ord::cmp);
     }
     let mut providers: Vec<Provider> = Vec::new();
     for file in files {

@@ -10,7 +10,7 @@ use super::{
     Image, ImageError, ImageStore, MAX_LAYERS, Reference, io_error, normalise_reference, remove_tree, short,
     step,
 };
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::platform::sys::durable::sync_dir;
 use crate::platform::sys::lock;
 
@@ -124,7 +124,7 @@ impl ImageStore {
         record.digests.extend(new.digests);
         for list in [&mut record.names, &mut record.digests] {
             list.retain(|name| !name.is_empty());
-            list.sort();
+            list.order_by(Ord::cmp);
             list.dedup();
         }
         if record.id.is_empty() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::index::Archive;
 use super::{Image, ImageError, ImageStore, LayerError, io_error};
 use crate::model::back_off::Retry;
+use crate::model::ordered::Sortable as _;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::inotify::{Change, InotifyError, InotifyEvent, Interest, Watcher};
@@ -90,7 +91,7 @@ impl ImageStore {
             }
         };
         paths.retain(|path| !is_unfinished(path));
-        paths.sort();
+        paths.order_by(Ord::cmp);
         let index = self.load()?;
         // Images that were removed stay removed; damaged ones are read again.
         let is_damaged =

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::model::api::decode::decode;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::{PodRef, SandboxId};
 use crate::platform::sys::lock::{FileLock, acquire};
 
@@ -107,7 +108,7 @@ impl Records {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return (records, vec![RecordError::new("read directory", &self.directory, error)]),
         };
-        names.sort();
+        names.order_by(Ord::cmp);
         for path in names.iter().filter(|path| path.extension().is_some_and(|extension| extension == "json"))
         {
             match read(path) {

@@ -3,6 +3,7 @@
 //!
 //! Pure; texts arrive as arguments and are not trusted: malformed entries are ignored.
 
+use crate::model::ordered::Sortable as _;
 use crate::model::runtime_config::{ContainerSecurity, SupplementalGroupsPolicy};
 
 /// The user of a container, in numbers.
@@ -110,7 +111,7 @@ pub fn resolve(
         };
         all.extend(groups(group_file).filter(is_member).map(|entry| entry.gid).take(MAX_GROUPS));
     }
-    all.sort_unstable();
+    all.order_by(Ord::cmp);
     all.dedup();
     all.truncate(MAX_GROUPS);
     // The home becomes an environment variable.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::toml::{self, Assignment};
 use super::{PullError, STALL_TIMEOUT};
+use crate::model::ordered::Sortable as _;
 use crate::platform::http::ClientFiles;
 use crate::platform::http::stream::StreamOptions;
 use crate::platform::http::url::{Url, is_loopback_host};
@@ -223,7 +224,7 @@ impl HostConfig {
 fn certificates_in(directory: &Path) -> HostConfig {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.sort();
+    paths.order_by(Ord::cmp);
     let ends = |path: &PathBuf, end: &str| path.extension().is_some_and(|found| found == end);
     let client = paths
         .iter()

@@ -11,6 +11,7 @@ use super::super::layout::{Layout, SandboxDir};
 use super::record::write_whole;
 use super::{Failure, OpenError};
 use crate::codec::hex;
+use crate::model::ordered::Sortable as _;
 use crate::platform::sys::{dir, mount, node};
 use crate::runtime::{DnsConfig, NamespaceMode, SandboxConfig};
 
@@ -138,7 +139,7 @@ fn unmount_below(path: &Path) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::because(&format!("unmount below {}", path.display()), &error);
     let mut points: Vec<PathBuf> =
         mount::mount_points().map_err(failed)?.into_iter().filter(|point| point.starts_with(path)).collect();
-    points.sort();
+    points.order_by(Ord::cmp);
     for point in points.iter().rev() {
         match mount::unmount(point) {
             // Already unmounted: stacked mounts have the same path, and an earlier unmount may have removed

@@ -7,6 +7,7 @@ use tokio::sync::broadcast;
 use super::super::pod_network::port_stream;
 use super::api::{AttachSession, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams};
 use super::{EmbeddedRuntime, Failure, container, exec, no_sandbox, view};
+use crate::model::ordered::Sortable as _;
 use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::rt;
 use crate::runtime::{ContainerFigures, DiskFigures, ErrorKind, RuntimeError, RuntimeUse};
@@ -130,7 +131,7 @@ impl EmbeddedRuntime {
             mounted.map(|image| image.image).chain([container.image_id]).collect::<Vec<_>>()
         };
         let mut ids: Vec<String> = self.containers().into_iter().flat_map(of).collect();
-        ids.sort();
+        ids.order_by(Ord::cmp);
         ids.dedup();
         ids
     }

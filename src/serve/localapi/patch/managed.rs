@@ -183,7 +183,7 @@ fn join_oldest(mut entries: Vec<ManagerEntry>) -> Vec<ManagerEntry> {
         if updates.len() <= MAX_UPDATE_MANAGERS {
             return entries;
         }
-        updates.sort_unstable();
+        updates.order_by(Ord::cmp);
         let (first, second) = (updates[0].1, updates[1].1);
         let fields = entries[first].fields.clone();
         let joined = &mut entries[second];

@@ -10,6 +10,7 @@ use super::services::{ENDPOINTS, SERVICES, SLICES};
 use super::workloads::{CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, JOBS, REPLICA_SETS, REVISIONS, STATEFUL_SETS};
 use super::{AGE, Column, NAME};
 use crate::model::objects::ObjectKind;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 
 const fn column(name: &'static str, about: &'static str) -> Column {
@@ -316,7 +317,7 @@ fn addresses(ingress: &Value) -> Value {
             ip => ip,
         })
         .collect();
-    found.sort_unstable();
+    found.order_by(Ord::cmp);
     json!(found.join(","))
 }
 
