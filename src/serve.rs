@@ -2,7 +2,6 @@
 
 pub mod accounts;
 pub mod cri;
-pub(crate) mod docker;
 pub mod localapi;
 pub mod rbac;
 pub mod roles;

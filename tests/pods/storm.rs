@@ -105,6 +105,6 @@ fn assert_none_doubled(node: &Node, when: &str) {
     }
 }
 
-super::on_every_runtime! {
+super::on_both_runtimes! {
     hundreds_of_kills_neither_duplicate_nor_lose_containers,
 }

@@ -91,8 +91,8 @@ fn watch(parts: &ReloadParts) -> Result<Option<WatchedFiles>, InotifyError> {
     if parts.file.is_none() && parts.drop_ins.is_none() {
         return Ok(None);
     }
-    let inotify = Watcher::new()?;
-    let mut watched = WatchedFiles { watcher: inotify, file: None, drop_ins: None };
+    let watcher = Watcher::new()?;
+    let mut watched = WatchedFiles { watcher, file: None, drop_ins: None };
     if let Some(file) = &parts.file {
         let directory = file.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let name = file.file_name().map(OsStr::to_owned).unwrap_or_default();
