@@ -5,7 +5,9 @@
 
 use std::fmt;
 use std::io::Write;
-use std::sync::{PoisonError, RwLock};
+use std::sync::PoisonError;
+#[expect(clippy::disallowed_types, reason = "every thread logs, and the configuration may change")]
+use std::sync::RwLock;
 
 use log::kv::{Key, Value, VisitSource};
 use log::{Level, LevelFilter, Record};
@@ -45,6 +47,7 @@ impl Default for LogConfig {
 }
 
 /// The configuration in force, once there is a logger.
+#[expect(clippy::disallowed_types, reason = "every thread logs, and the configuration may change")]
 static IN_FORCE: RwLock<Option<LogConfig>> = RwLock::new(None);
 
 /// Replaces verbosity and `vmodule`; the format stays.

@@ -17,7 +17,6 @@ use edge_agent::desired::pod_config::edit::{ApiChange, Editor};
 use edge_agent::desired::rollout::RolloutConfig;
 use edge_agent::devices::DeviceManager;
 use edge_agent::model::api::pod::Pod;
-use edge_agent::model::back_off::BackOffLimits;
 use edge_agent::model::objects::LocalObjects;
 use edge_agent::model::revisions::Revisions;
 use edge_agent::model::runtime_config::CgroupDriver;
@@ -44,7 +43,7 @@ use edge_agent::pod::prober::{Prober, ProberConfig};
 use edge_agent::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use edge_agent::pod::status::StatusManager;
 use edge_agent::pod::volume::VolumeConfig;
-use edge_agent::pod::workers::{DeadLimits, PodWorkerConfig, PodWorkerDeps, PodWorkers};
+use edge_agent::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::runtime::Runtime;
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
@@ -370,11 +369,7 @@ impl Node {
             clock: clock.clone(),
             prober: Prober::new(Rc::clone(&runtime), clock.clone(), events.clone(), prober),
             admission: admission.clone(),
-            config: Live::new(PodWorkerConfig {
-                limits: BackOffLimits::default(),
-                dead: DeadLimits::default(),
-                node_ips,
-            }),
+            config: Live::new(PodWorkerConfig { node_ips, ..PodWorkerConfig::default() }),
             runtime_name,
         };
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);

@@ -44,7 +44,7 @@ pub(super) async fn follow(parts: ReloadParts) {
             return;
         }
     };
-    let watcher = watch(&parts).unwrap_or_else(|error| {
+    let files = watch(&parts).unwrap_or_else(|error| {
         log::warn!(err = chain(&error); "Failed to watch the configuration, send SIGHUP after a change");
         None
     });
@@ -55,7 +55,7 @@ pub(super) async fn follow(parts: ReloadParts) {
             biased;
             // Cancel safe: a signal that arrives meanwhile is not lost.
             _ = hangup.recv() => true,
-            () = changed(watcher.as_ref()) => false,
+            () = changed(files.as_ref()) => false,
         };
         if is_asked {
             log::info!("Received SIGHUP, reloading the configuration");
@@ -92,32 +92,29 @@ fn watch(parts: &ReloadParts) -> Result<Option<WatchedFiles>, InotifyError> {
         return Ok(None);
     }
     let watcher = Watcher::new()?;
-    let mut watched = WatchedFiles { watcher, file: None, drop_ins: None };
+    let mut files = WatchedFiles { watcher, file: None, drop_ins: None };
     if let Some(file) = &parts.file {
         let directory = file.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let name = file.file_name().map(OsStr::to_owned).unwrap_or_default();
-        watched.file = Some((watched.watcher.watch(directory, Interest::Closing)?, name));
+        files.file = Some((files.watcher.watch(directory, Interest::Closing)?, name));
     }
     if let Some(directory) = &parts.drop_ins {
-        watched.drop_ins = Some(watched.watcher.watch(directory, Interest::Closing)?);
+        files.drop_ins = Some(files.watcher.watch(directory, Interest::Closing)?);
     }
-    Ok(Some(watched))
+    Ok(Some(files))
 }
 
 /// Returns when something has happened to the files, and nothing more for a moment. Cancel safe: what it forgets is read
 /// by the reload for which it was dropped.
-async fn changed(watched: Option<&WatchedFiles>) {
-    let Some(watched) = watched else { return std::future::pending().await };
+async fn changed(files: Option<&WatchedFiles>) {
+    let Some(files) = files else { return std::future::pending().await };
     let mut events = Vec::new();
     let mut is_changed = false;
     loop {
-        let read = watched.watcher.read(&mut events);
-        let end = match is_changed {
-            true => tokio::time::timeout(SETTLED, read).await,
-            false => Ok(read.await),
-        };
+        let read = files.watcher.read(&mut events);
+        let end = if is_changed { tokio::time::timeout(SETTLED, read).await } else { Ok(read.await) };
         match end {
-            Ok(Ok(())) => is_changed |= events.drain(..).any(|event| watched.is_of_configuration(&event)),
+            Ok(Ok(())) => is_changed |= events.drain(..).any(|event| files.is_of_configuration(&event)),
             Ok(Err(_)) => return std::future::pending().await,
             // Quiet for a moment.
             Err(_) => return,

@@ -109,7 +109,7 @@ impl Places {
     fn create(&self, may_copy: bool) -> Result<String, Refusal> {
         self.check_data(
             &self.data,
-            &format!("claim {:?} has no data: {:?} does not exist", self.claim.name, self.data),
+            &format!("claim {:?} has no data: {} does not exist", self.claim.name, self.data.display()),
         )?;
         if self.snapshot.symlink_metadata().is_ok() {
             return Err(self.refuse("it exists already"));

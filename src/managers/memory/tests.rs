@@ -84,8 +84,8 @@ fn hints_prefer_the_fewest_nodes_that_could_hold_it() {
 
 #[test]
 fn nodes_are_chosen_near_the_hint() {
-    let near = |nodes, preferred| Hint { nodes: Some(NodeMask(nodes)), preferred };
     type Chosen = Result<u64, &'static str>;
+    let near = |nodes, preferred| Hint { nodes: Some(NodeMask(nodes)), preferred };
     let cases: &[(&[Block], u64, Hint, Chosen)] = &[
         (&[], 5, Hint::default(), Ok(1)),
         (&[], 5, near(2, true), Ok(2)),
