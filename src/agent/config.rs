@@ -43,6 +43,7 @@ pub(crate) use help::CLIENT_COMMANDS;
 pub(crate) use resolve::{Origin, Provenance};
 pub(crate) use typed::is_own_socket;
 pub use value::ValueError;
+pub(crate) use value::parse_bool;
 
 use args::{Args, Command, scan};
 use suggest::nearest;
@@ -149,6 +150,13 @@ impl Resolved {
     /// The fields that differ from the configuration at the start, and from the one taken over last.
     pub(crate) fn changes_since(&self, start: &Value, last: &Value) -> ConfigChanges {
         changes::changes(start, last, &self.document)
+    }
+
+    /// This configuration as far as a running agent takes it over: the other fields are those of the start.
+    pub(crate) fn taken_over(mut self, start: &Value) -> Self {
+        let document = changes::taken_over(start, &self.document);
+        typed::replace(&mut self, document);
+        self
     }
 
     /// The fields as JSON, header values included.

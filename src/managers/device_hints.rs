@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use super::cpu_set::NodeMask;
 use super::hints::{Hints, hints};
+use super::ledger::peak;
 use crate::devices::allocation::{Allocation, Devices, Resources, node_bits, reusable};
 use crate::model::api::pod::{Container, Pod};
 use crate::model::containers::is_sidecar;
@@ -41,15 +42,10 @@ fn requested(pod: &Pod, container: Option<&str>, resource: &str) -> usize {
         let mut all = spec.init_containers.iter().chain(&spec.containers);
         return all.find(|own| own.name == name).map_or(0, |own| count(own, resource));
     }
-    let (mut sidecars, mut starting) = (0, 0);
-    for own in &spec.init_containers {
-        if is_sidecar(own) {
-            sidecars += count(own, resource);
-        } else {
-            starting = starting.max(sidecars + count(own, resource));
-        }
-    }
-    starting.max(sidecars + spec.containers.iter().map(|own| count(own, resource)).sum::<usize>())
+    let part = |own: &Container, is_init| (is_init, is_init && is_sidecar(own), count(own, resource) as u64);
+    let init = spec.init_containers.iter().map(|own| part(own, true));
+    let peak = peak(&mut init.chain(spec.containers.iter().map(|own| part(own, false))));
+    usize::try_from(peak).unwrap_or(usize::MAX)
 }
 
 fn of_resource(

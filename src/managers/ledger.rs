@@ -398,12 +398,18 @@ fn totals(requests: &[ResourceRequest]) -> (usize, Vec<MemoryRequest>) {
 }
 
 fn total(requests: &[ResourceRequest], amount: impl Fn(&ResourceRequest) -> u64) -> u64 {
+    let mut parts = requests.iter().map(|request| (request.is_init, request.is_sidecar, amount(request)));
+    peak(&mut parts)
+}
+
+/// What is needed at most at one time, of each container in the order of their start: is it an init container, a sidecar,
+/// and what it needs.
+pub(super) fn peak(parts: &mut dyn Iterator<Item = (bool, bool, u64)>) -> u64 {
     let (mut sidecars, mut starting, mut running) = (0, 0, 0);
-    for request in requests {
-        let own = amount(request);
-        if request.is_sidecar {
+    for (is_init, is_sidecar, own) in parts {
+        if is_sidecar {
             sidecars += own;
-        } else if request.is_init {
+        } else if is_init {
             starting = starting.max(sidecars + own);
         } else {
             running += own;

@@ -2,7 +2,7 @@
 //!
 //! Owns what is refused at start: settings that this machine cannot have.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::cpu_set::CpuSet;
@@ -18,7 +18,8 @@ pub(crate) struct ManagersConfig<'a> {
     /// Of the machine, bytes.
     pub memory: u64,
     pub cpu_policy: &'a str,
-    pub cpu_options: &'a BTreeMap<String, String>,
+    /// Those of `cpuManagerPolicyOptions` that are on.
+    pub cpu_options: BTreeSet<&'a str>,
     /// `reservedSystemCPUs`.
     pub reserved_cpus: &'a str,
     /// Thousandths of a CPU that are reserved otherwise.
@@ -30,15 +31,12 @@ pub(crate) struct ManagersConfig<'a> {
     pub node_reserves: u64,
     pub topology_policy: &'a str,
     pub topology_scope: &'a str,
-    pub topology_options: &'a BTreeMap<String, String>,
+    /// `prefer-closest-numa-nodes`.
+    pub closest: bool,
+    /// `max-allowable-numa-nodes`.
+    pub most_nodes: usize,
     /// `DisableCPUQuotaWithExclusiveCPUs`.
     pub no_quota: bool,
-}
-
-fn is_set(options: &BTreeMap<String, String>, name: &str) -> bool {
-    options
-        .get(name)
-        .is_some_and(|value| matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"))
 }
 
 impl ManagersConfig<'_> {
@@ -56,10 +54,8 @@ impl ManagersConfig<'_> {
     /// Upstream's message.
     pub(super) fn ledger(&self, topology: Topology) -> Result<Ledger, String> {
         let policy = Policy::from_name(self.topology_policy);
-        let closest = is_set(self.topology_options, "prefer-closest-numa-nodes");
+        let (closest, most) = (self.closest, self.most_nodes);
         if policy != Policy::None {
-            let most = self.topology_options.get("max-allowable-numa-nodes");
-            let most = most.and_then(|most| most.parse().ok()).unwrap_or(8);
             if topology.nodes.len() > most {
                 return Err(format!("unsupported on machines with more than {most} NUMA Nodes"));
             }
@@ -79,7 +75,7 @@ impl ManagersConfig<'_> {
     }
 
     fn cpu_rules(&self, topology: &Topology, policy: Policy) -> Result<CpuPolicy, String> {
-        let is_on = |name| is_set(self.cpu_options, name);
+        let is_on = |name| self.cpu_options.contains(name);
         let options = CpuOptions {
             full_pcpus_only: is_on("full-pcpus-only"),
             distribute_across_numa: is_on("distribute-cpus-across-numa"),
@@ -145,19 +141,12 @@ mod tests {
         Topology { cpus, nodes: (0..nodes).map(node).collect(), isolated: CpuSet::default() }
     }
 
-    fn options(names: &[(&str, &str)]) -> BTreeMap<String, String> {
-        names.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-    }
-
-    fn config<'a>(
-        cpu_options: &'a BTreeMap<String, String>,
-        topology_options: &'a BTreeMap<String, String>,
-    ) -> ManagersConfig<'a> {
+    fn config(cpu_options: &[&'static str]) -> ManagersConfig<'static> {
         ManagersConfig {
             root_dir: Path::new("/nonexistent"),
             memory: 0,
             cpu_policy: "static",
-            cpu_options,
+            cpu_options: cpu_options.iter().copied().collect(),
             reserved_cpus: "",
             reserved_milli: 500,
             memory_policy: "None",
@@ -165,16 +154,16 @@ mod tests {
             node_reserves: 0,
             topology_policy: "none",
             topology_scope: "container",
-            topology_options,
+            closest: false,
+            most_nodes: 8,
             no_quota: true,
         }
     }
 
     #[test]
     fn reserved_cpus_are_a_list_or_a_number() {
-        let none = options(&[]);
         let reserved = |reserved_cpus, reserved_milli| {
-            let config = ManagersConfig { reserved_cpus, reserved_milli, ..config(&none, &none) };
+            let config = ManagersConfig { reserved_cpus, reserved_milli, ..config(&[]) };
             config.ledger(machine(4, 1)).map(|ledger| ledger.cpu.unwrap().reserved.to_string())
         };
         assert_eq!(reserved("", 500), Ok("0".to_owned()));
@@ -188,23 +177,22 @@ mod tests {
 
     #[test]
     fn settings_that_the_machine_cannot_have_are_refused() {
-        let none = options(&[]);
         let refused = |config: ManagersConfig<'_>, nodes| config.ledger(machine(16, nodes)).unwrap_err();
-        let single = ManagersConfig { topology_policy: "single-numa-node", ..config(&none, &none) };
+        let single = ManagersConfig { topology_policy: "single-numa-node", ..config(&[]) };
         assert!(single.ledger(machine(16, 8)).is_ok());
-        let why = refused(ManagersConfig { topology_policy: "restricted", ..config(&none, &none) }, 9);
+        let why = refused(ManagersConfig { topology_policy: "restricted", ..config(&[]) }, 9);
         assert_eq!(why, "unsupported on machines with more than 8 NUMA Nodes");
-        let more = options(&[("max-allowable-numa-nodes", "9")]);
-        let allowed = ManagersConfig { topology_policy: "restricted", ..config(&none, &more) };
+        let allowed = ManagersConfig { topology_policy: "restricted", most_nodes: 9, ..config(&[]) };
         assert!(allowed.ledger(machine(16, 9)).is_ok());
-        let near = options(&[("prefer-closest-numa-nodes", "true")]);
-        let why = refused(ManagersConfig { topology_policy: "restricted", ..config(&none, &near) }, 2);
+        let near = ManagersConfig { topology_policy: "restricted", closest: true, ..config(&[]) };
+        let why = refused(near, 2);
         assert!(why.contains("NUMA distances"), "{why}");
-        let socket = options(&[("align-by-socket", "true")]);
-        let why =
-            refused(ManagersConfig { topology_policy: "single-numa-node", ..config(&socket, &none) }, 1);
+        let why = refused(
+            ManagersConfig { topology_policy: "single-numa-node", ..config(&["align-by-socket"]) },
+            1,
+        );
         assert!(why.contains("incompatible with CPUManager align-by-socket"), "{why}");
-        let why = refused(ManagersConfig { memory_policy: "Static", ..config(&none, &none) }, 1);
+        let why = refused(ManagersConfig { memory_policy: "Static", ..config(&[]) }, 1);
         assert_eq!(why, "[memorymanager] you should specify the system reserved memory");
     }
 }

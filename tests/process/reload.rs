@@ -86,6 +86,8 @@ fn bad_file_keeps_the_configuration_until_it_is_mended() {
     });
     node.replace_setting("clusterDNS: {", "clusterDNS: [10.9.9.3]");
     node.wait_for_line(&["Reloaded the configuration", "clusterDNS"]);
+    node.replace_setting("[10.9.9.3]", "[10.9.9.3]\nmaxPodz: 3");
+    node.wait_for_line(&["config.yaml", "maxPodz"]);
     assert_eq!(node.agent.status_json().expect("a status")["problems"], serde_json::json!([]));
     node.keeps_running("neighbour", &neighbour);
 }

@@ -1,4 +1,4 @@
-//! What differs between the configuration in force and another one.
+//! What differs between the configuration in force and another one, and what a running agent takes over of it.
 //!
 //! Owns the comparison.
 
@@ -32,6 +32,18 @@ pub(super) fn changes(start: &Value, last: &Value, new: &Value) -> ConfigChanges
     changes
 }
 
+/// The configuration at the start with those fields of the new one that a running agent takes over.
+pub(super) fn taken_over(start: &Value, new: &Value) -> Value {
+    let mut document = start.clone();
+    for field in FIELDS.iter().filter(|field| field.is_reloaded()) {
+        match tree::get(new, field.path) {
+            Some(value) => tree::set(&mut document, field.path, value.clone()),
+            None => tree::remove(&mut document, field.path),
+        }
+    }
+    document
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -47,5 +59,14 @@ mod tests {
         let expected = ConfigChanges { at_once: vec!["logging.verbosity"], at_restart: vec!["port"] };
         assert_eq!(changes(&start, &last, &new), expected);
         assert_eq!(changes(&start, &start, &start), ConfigChanges::default());
+    }
+
+    #[test]
+    fn what_needs_a_restart_stays_as_it_was_at_the_start() {
+        let start =
+            json!({"port": 1, "podLogsDir": "/a", "clusterDNS": ["10.0.0.1"], "logging": {"verbosity": 0}});
+        let new = json!({"port": 2, "podLogsDir": "/b", "logging": {"verbosity": 4, "format": "json"}});
+        let expected = json!({"port": 1, "podLogsDir": "/a", "logging": {"verbosity": 4}});
+        assert_eq!(taken_over(&start, &new), expected);
     }
 }

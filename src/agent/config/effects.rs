@@ -1,6 +1,6 @@
 //! Settings of the kubelet that change nothing here: which, why, and what is done when one is set.
 //!
-//! Owns that list. A field or flag that is not marked as acted on has a row; a test compares the two.
+//! Owns that list. A setting without a row acts.
 
 use serde_json::Value;
 
@@ -93,16 +93,25 @@ pub(super) fn check(args: &Args, layered: &Layered) -> Result<Vec<String>, Findi
             let default = field.and_then(|field| field.kind.parse(field.default?, None).ok());
             (tree::get(&layered.document, row.name).cloned(), tree::get(&silent, row.name).cloned(), default)
         };
-        if given == in_force {
+        // A zero may be a number or a text.
+        let is = |other: &Option<Value>| match (&given, other) {
+            (Some(given), Some(other)) => shown(given) == shown(other),
+            (given, other) => given.is_none() && other.is_none(),
+        };
+        if is(&in_force) {
             continue;
         }
-        if row.is_refused && given != default {
+        if row.is_refused && !is(&default) {
             findings.add(row.name, refusal(&given.unwrap_or_default(), row.why));
         } else {
             lines.push(format!("{} ({origin}) has no effect: {}", row.name, row.why));
         }
     }
     if findings.0.is_empty() { Ok(lines) } else { Err(findings) }
+}
+
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn refusal(given: &Value, why: &str) -> String {

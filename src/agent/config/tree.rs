@@ -22,6 +22,18 @@ pub(super) fn set(tree: &mut Value, path: &str, value: Value) {
     *place = value;
 }
 
+/// Removes the value at a path, if there is one.
+pub(super) fn remove(tree: &mut Value, path: &str) {
+    let (above, name) = path.rsplit_once('.').map_or((None, path), |(above, name)| (Some(above), name));
+    let place = match above {
+        Some(above) => above.split('.').try_fold(tree, |value, name| value.get_mut(name)),
+        None => Some(tree),
+    };
+    if let Some(members) = place.and_then(Value::as_object_mut) {
+        members.remove(name);
+    }
+}
+
 /// How a patch mentions a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mention {

@@ -201,6 +201,14 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     })
 }
 
+/// Puts another document in place, each field of which was valid in one of two configurations.
+pub(super) fn replace(resolved: &mut Resolved, document: Value) {
+    let gates = FeatureGates::resolve(&gates_of(tree::get(&document, "featureGates")));
+    if let (Ok(kubelet), Ok(gates)) = (decode::<KubeletConfiguration>(document.clone()), gates) {
+        (resolved.kubelet, resolved.feature_gates, resolved.document) = (kubelet.object, gates, document);
+    }
+}
+
 /// kubeadm writes the socket that it was given into the configuration. When the agent itself serves that socket, the
 /// runtime behind it is its own.
 fn name_own_runtime(layered: &mut Layered, flags: &AgentFlags) {

@@ -300,7 +300,7 @@ fn combine(earlier: &Value, mut value: Value) -> Value {
     }
 }
 
-fn parse_bool(text: &str) -> Result<bool, ValueError> {
+pub(crate) fn parse_bool(text: &str) -> Result<bool, ValueError> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),

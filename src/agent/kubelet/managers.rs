@@ -4,8 +4,9 @@
 
 use std::path::Path;
 
-use crate::agent::config::Resolved;
+use crate::agent::config::{Resolved, parse_bool};
 use crate::managers::{CpuChange, ManagersConfig, RECORD, ResourceManagers};
+use crate::model::ordered::Ordered as _;
 use crate::pod::events::{EventRecorder, EventType, container_path};
 use crate::pod::executor::ExecutorConfig;
 use crate::store::{Loaded, StoreHandle};
@@ -30,11 +31,16 @@ pub(super) async fn open(
         }
     }
     let unsigned = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    let topology_option = |name: &str| kubelet.topology_manager_policy_options.get(name);
     let config = ManagersConfig {
         root_dir: &resolved.flags.root_dir,
         memory: unsigned(all.memory_bytes),
         cpu_policy: &kubelet.cpu_manager_policy,
-        cpu_options: &kubelet.cpu_manager_policy_options,
+        cpu_options: kubelet
+            .cpu_manager_policy_options
+            .iter()
+            .filter_map(|(name, value)| (parse_bool(value) == Ok(true)).then_some(name.as_str()))
+            .into_set(),
         reserved_cpus: &kubelet.reserved_system_cpus,
         reserved_milli: all.cpu_milli - left.cpu_milli,
         memory_policy: &kubelet.memory_manager_policy,
@@ -42,7 +48,10 @@ pub(super) async fn open(
         node_reserves: unsigned(all.memory_bytes - left.memory_bytes),
         topology_policy: &kubelet.topology_manager_policy,
         topology_scope: &kubelet.topology_manager_scope,
-        topology_options: &kubelet.topology_manager_policy_options,
+        closest: topology_option("prefer-closest-numa-nodes").is_some_and(|on| parse_bool(on) == Ok(true)),
+        most_nodes: topology_option("max-allowable-numa-nodes")
+            .and_then(|most| most.parse().ok())
+            .unwrap_or(8),
         no_quota: resolved.feature_gates.enabled("DisableCPUQuotaWithExclusiveCPUs"),
     };
     let record = loaded.meta.get(RECORD).map(String::as_str);

@@ -4,12 +4,14 @@
 //! need a restart are problems of `agent status`.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::report::LoopView;
@@ -22,8 +24,9 @@ const SETTLED: Duration = Duration::from_millis(200);
 
 /// What takes new values over, and what shows them.
 pub(super) struct ReloadParts {
-    /// The configuration at the start.
+    /// The configuration at the start, and its warnings.
     pub(super) start: Value,
+    pub(super) told: Vec<String>,
     /// Reads the command line's files as the start did.
     pub(super) read: Box<dyn Fn() -> Result<Resolved, String>>,
     /// Passes the new configuration to the parts of the agent.
@@ -35,21 +38,21 @@ pub(super) struct ReloadParts {
     pub(super) drop_ins: Option<PathBuf>,
 }
 
-/// Follows the configuration; runs as long as the process.
-pub(super) async fn follow(parts: ReloadParts) {
-    let mut hangup = match signal(SignalKind::hangup()) {
-        Ok(hangup) => hangup,
-        Err(error) => {
-            log::warn!(err:% = error; "Failed to handle SIGHUP, a changed configuration needs a restart of the agent");
-            return;
-        }
-    };
+/// Follows the configuration; runs as long as the process. SIGHUP ends the process no more once this has returned.
+///
+/// # Errors
+/// The signal cannot be handled.
+pub(super) fn follow(parts: ReloadParts) -> io::Result<impl Future<Output = ()>> {
+    let hangup = signal(SignalKind::hangup())?;
+    Ok(run(parts, hangup))
+}
+
+async fn run(parts: ReloadParts, mut hangup: Signal) {
     let files = watch(&parts).unwrap_or_else(|error| {
         log::warn!(err = chain(&error); "Failed to watch the configuration, send SIGHUP after a change");
         None
     });
-    let mut last = parts.start.clone();
-    let mut refused = None;
+    let mut seen = LastRead { last: parts.start.clone(), refused: None, told: parts.told.clone() };
     loop {
         let is_asked = tokio::select! {
             biased;
@@ -60,8 +63,16 @@ pub(super) async fn follow(parts: ReloadParts) {
         if is_asked {
             log::info!("Received SIGHUP, reloading the configuration");
         }
-        reload(&parts, &mut last, &mut refused, is_asked);
+        reload(&parts, &mut seen, is_asked);
     }
+}
+
+/// What was found last.
+struct LastRead {
+    last: Value,
+    refused: Option<String>,
+    /// Warnings in the log.
+    told: Vec<String>,
 }
 
 /// The directories of the configuration file and of the drop-ins.
@@ -109,20 +120,30 @@ fn watch(parts: &ReloadParts) -> Result<Option<WatchedFiles>, InotifyError> {
 async fn changed(files: Option<&WatchedFiles>) {
     let Some(files) = files else { return std::future::pending().await };
     let mut events = Vec::new();
-    let mut is_changed = false;
+    let mut due: Option<Instant> = None;
     loop {
         let read = files.watcher.read(&mut events);
-        let end = if is_changed { tokio::time::timeout(SETTLED, read).await } else { Ok(read.await) };
+        let end = match due {
+            Some(due) => tokio::time::timeout_at(due, read).await,
+            None => Ok(read.await),
+        };
         match end {
-            Ok(Ok(())) => is_changed |= events.drain(..).any(|event| files.is_of_configuration(&event)),
-            Ok(Err(_)) => return std::future::pending().await,
+            // Other files in the directory put nothing off.
+            Ok(Ok(())) if events.drain(..).any(|event| files.is_of_configuration(&event)) => {
+                due = Some(Instant::now() + SETTLED);
+            }
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                log::warn!(err = chain(&error); "Failed to watch the configuration, send SIGHUP after a change");
+                return std::future::pending().await;
+            }
             // Quiet for a moment.
             Err(_) => return,
         }
     }
 }
 
-fn reload(parts: &ReloadParts, last: &mut Value, refused: &mut Option<String>, is_asked: bool) {
+fn reload(parts: &ReloadParts, seen: &mut LastRead, is_asked: bool) {
     let subject = parts
         .file
         .as_deref()
@@ -132,21 +153,26 @@ fn reload(parts: &ReloadParts, last: &mut Value, refused: &mut Option<String>, i
     let resolved = match (parts.read)() {
         Ok(resolved) => resolved,
         Err(error) => {
-            if is_asked || refused.as_ref() != Some(&error) {
+            if is_asked || seen.refused.as_ref() != Some(&error) {
                 log::error!(err = error; "Failed to reload the configuration, keeping the previous one");
             }
             parts.view.set_configuration_problems(problem(format!(
                 "{error}; the previous configuration stays in force"
             )));
-            *refused = Some(error);
+            seen.refused = Some(error);
             return;
         }
     };
-    *refused = None;
-    let changes = resolved.changes_since(&parts.start, last);
+    seen.refused = None;
+    for line in resolved.warnings.iter().filter(|line| !seen.told.contains(line)) {
+        log::warn!("{line}");
+    }
+    seen.told.clone_from(&resolved.warnings);
+    let changes = resolved.changes_since(&parts.start, &seen.last);
+    seen.last = resolved.document();
     let restart = changes.at_restart.join(", ");
     if !changes.at_once.is_empty() {
-        (parts.apply)(&resolved);
+        (parts.apply)(&resolved.taken_over(&parts.start));
         log::info!(fields = changes.at_once.join(", "); "Reloaded the configuration");
     } else if is_asked && restart.is_empty() {
         log::info!("Configuration is unchanged");
@@ -159,5 +185,4 @@ fn reload(parts: &ReloadParts, last: &mut Value, refused: &mut Option<String>, i
     if parts.view.set_configuration_problems(shown) && !restart.is_empty() {
         log::warn!(fields = restart; "Changed settings take effect when the agent is restarted; pods keep running");
     }
-    *last = resolved.document();
 }

@@ -292,7 +292,9 @@ async fn run_with<R: SandboxStreams>(
     } else {
         plugins::start(&resolved.flags.root_dir, &kubelet.workers, &view, &statuses, csi).await
     };
-    let following = rt::spawn("configuration", reload::follow(house.reloading(resolved, &kubelet.workers)));
+    let following =
+        reload::follow(house.reloading(resolved, &kubelet.workers)).map_err(SetupError::Signals)?;
+    let following = rt::spawn("configuration", following);
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
     let keeping = keeping.into_iter().flatten().chain(plugins).chain(cpus).chain(services).chain(controllers);

@@ -20,7 +20,7 @@ use crate::cmd::help;
 use crate::model::names;
 use crate::model::objects::{ObjectKey, ObjectKind, SNAPSHOTS_DIR, VOLUMES_DIR};
 use crate::platform::logging::chain;
-use crate::platform::sys::dir::{Handle, Mounts};
+use crate::platform::sys::dir::{Handle, Mounts, exchange};
 use crate::platform::sys::layer;
 use crate::serve::server::AgentReport;
 use crate::serve::server::report::ObjectDetail;
@@ -202,26 +202,21 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!("{PARTIAL_PREFIX}{name}"))
 }
 
-/// Copies the tree `from` and puts the copy in place of `to`: a crash leaves the old or the new one.
+/// Copies the tree `from` and puts the copy in place of `to`: after a crash there is the old tree or the new one.
 fn replace(from: &Path, to: &Path) -> io::Result<Size> {
     let partial = beside(to);
-    let old = to.with_file_name(format!(
-        "{PARTIAL_PREFIX}old-{}",
-        to.file_name().unwrap_or_default().to_string_lossy()
-    ));
     if let Some(parent) = to.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(parent)?;
     }
     remove(&partial)?;
-    remove(&old)?;
     let size = copy_tree(from, &partial)?;
     layer::LayerDir::open(&partial)?.sync_file_system()?;
-    match fs::rename(to, &old) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    if to.symlink_metadata().is_ok() {
+        exchange(&partial, to)?;
+        remove(&partial)?;
+    } else {
+        fs::rename(&partial, to)?;
     }
-    fs::rename(&partial, to)?;
-    remove(&old)?;
     Ok(size)
 }
 

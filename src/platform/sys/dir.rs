@@ -251,8 +251,7 @@ pub(crate) fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Swaps two names at once, as an attacker would.
-#[cfg(test)]
+/// Swaps two names at once.
 pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     let (here, flags) = (nix::fcntl::AT_FDCWD, nix::fcntl::RenameFlags::RENAME_EXCHANGE);
     Ok(nix::fcntl::renameat2(here, one, here, other, flags)?)

@@ -323,7 +323,7 @@ fn allowed_protocols(settings: &TlsSettings) -> Result<Spoken, TlsError> {
     }
     let mut provider = CryptoProvider::clone(&tls_provider());
     if !settings.curves.is_empty() {
-        // The order is the library's, as with Go since 1.23.
+        // The order is the library's, as in Go.
         provider.kx_groups.retain(|group| settings.curves.contains(&i32::from(u16::from(group.name()))));
         if provider.kx_groups.is_empty() {
             let known = tls_provider();

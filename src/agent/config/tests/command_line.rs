@@ -180,6 +180,7 @@ fn each_kind_of_value_is_read_as_upstream_does() {
         (&["--kube-reserved=cpu=1", "--kube-reserved=pid=9"], "kubeReserved", r#"{"cpu":"1","pid":"9"}"#),
         (
             &[
+                "--cpu-manager-policy=static",
                 "--cpu-manager-policy-options=full-pcpus-only=true",
                 "--cpu-manager-policy-options=strict-cpu-reservation=true",
             ],

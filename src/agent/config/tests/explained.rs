@@ -138,3 +138,34 @@ fn deprecated_flags_warn_once_and_the_five_exceptions_do_not() {
         resolved(&["-v1", "--vmodule=a=1", "--log-flush-frequency=1s", "--provider-id=x", "--fail-cgroupv1"]);
     assert_eq!(quiet.warnings, Vec::<String>::new());
 }
+
+#[test]
+fn a_complete_configuration_is_accepted_with_warnings() {
+    // As `/configz` of a kubelet prints it: every field, with its default.
+    let mut document =
+        serde_json::json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"});
+    for field in fields::FIELDS {
+        let default = field.default.and_then(|default| field.kind.parse(default, None).ok());
+        if let Some(default) = default {
+            tree::set(&mut document, field.path, default);
+        }
+    }
+    // A node without a cluster has none to ask, and no containerd.
+    for (path, value) in [("authorization.mode", "Local"), ("containerRuntimeEndpoint", "embedded")] {
+        tree::set(&mut document, path, serde_json::json!(value));
+    }
+    tree::set(&mut document, "authentication.webhook.enabled", serde_json::json!(false));
+    tree::set(&mut document, "logging.options.text.infoBufferSize", serde_json::json!(0));
+    let scratch = Scratch::new();
+    let file = scratch.write("c", &document.to_string());
+    let told = resolved(&["--config", &file]).warnings;
+    let of = |name: &str| {
+        told.iter().filter(|line| line.starts_with(name) && line.contains("has no effect")).count()
+    };
+    assert_eq!(
+        (of("contentType "), of("hairpinMode "), of("makeIPTablesUtilChains ")),
+        (1, 1, 1),
+        "{told:?}"
+    );
+    assert_eq!(told.len(), 4, "and of Go's profiles: {told:?}");
+}

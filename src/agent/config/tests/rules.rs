@@ -76,7 +76,7 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
         ("cgroupDriver: openrc", "cgroupDriver"),
         ("systemCgroups: /sys", "systemCgroups"),
         ("cpuManagerPolicy: dynamic", "cpuManagerPolicy"),
-        ("cpuManagerPolicyOptions: {fast: 'true'}", "cpuManagerPolicyOptions.fast"),
+        ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {fast: 'true'}", "cpuManagerPolicyOptions.fast"),
         ("memoryManagerPolicy: static", "memoryManagerPolicy"),
         ("topologyManagerPolicy: best", "topologyManagerPolicy"),
         ("topologyManagerScope: node", "topologyManagerScope"),
@@ -91,22 +91,30 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
             "reservedMemory[1].limits.memory",
         ),
         ("qosReserved: {memory: 50%}", "qosReserved"),
-        ("cpuManagerPolicyOptions: {full-pcpus-only: 'yes'}", "cpuManagerPolicyOptions.full-pcpus-only"),
-        ("cpuManagerPolicyOptions: {align-by-socket: 'true'}", "cpuManagerPolicyOptions.align-by-socket"),
         (
-            "cpuManagerPolicyOptions: {distribute-cpus-across-numa: 't', prefer-align-cpus-by-uncorecache: '1'}",
-            "cpuManagerPolicyOptions",
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'yes'}",
+            "cpuManagerPolicyOptions.full-pcpus-only",
         ),
         (
-            "featureGates: {CPUManagerPolicyAlphaOptions: true}\n\
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}",
+            "cpuManagerPolicyOptions.align-by-socket",
+        ),
+        (
+            "cpuManagerPolicy: static\n\
+             cpuManagerPolicyOptions: {distribute-cpus-across-numa: 't', prefer-align-cpus-by-uncorecache: '1'}",
+            "prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa can not be used",
+        ),
+        (
+            "featureGates: {CPUManagerPolicyAlphaOptions: true}\ncpuManagerPolicy: static\n\
              cpuManagerPolicyOptions: {full-pcpus-only: 'true', distribute-cpus-across-cores: 'true'}",
-            "cpuManagerPolicyOptions",
+            "full-pcpus-only and distribute-cpus-across-cores can not be used",
         ),
         (
-            "featureGates: {CPUManagerPolicyBetaOptions: false}\n\
+            "featureGates: {CPUManagerPolicyBetaOptions: false}\ncpuManagerPolicy: static\n\
              cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}",
             "cpuManagerPolicyOptions.distribute-cpus-across-numa",
         ),
+        ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "cpuManagerPolicy none has no options"),
         ("cpuManagerReconcilePeriod: -1s", "cpuManagerReconcilePeriod"),
         ("cpuCFSQuotaPeriod: 2s", "cpuCFSQuotaPeriod"),
         ("memoryThrottlingFactor: 1.5", "memoryThrottlingFactor"),
@@ -161,6 +169,10 @@ fn what_the_rules_allow_passes() {
          userNamespaces: {idsPerPod: 131072}\nimageMaximumGCAge: 12h\n\
          logging: {format: json}\ntlsCipherSuites: [TLS_AES_128_GCM_SHA256]\ntlsMinVersion: VersionTLS13\n",
     );
+    let without_policy = "reservedMemory has no effect: memoryManagerPolicy is None";
+    assert_eq!(resolved(&["--config", &file]).warnings, [without_policy]);
+    let reservation = "systemReserved: {memory: 1Gi}";
+    let file = scratch.config("d", &format!("memoryManagerPolicy: Static\n{reservation}\nreservedMemory: [{{numaNode: 0, limits: {{memory: 1Gi}}}}]\n"));
     assert_eq!(resolved(&["--config", &file]).warnings, Vec::<String>::new());
 }
 

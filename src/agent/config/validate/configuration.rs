@@ -38,6 +38,31 @@ pub(in crate::agent::config) fn soft_warnings(config: &KubeletConfiguration) -> 
     if !own.is_empty() && !reserved.is_empty() && !own.starts_with(reserved.as_str()) {
         lines.push(format!("kubeletCgroups {own:?} is not below kubeReservedCgroup {reserved:?}"));
     }
+    let policy = [
+        (
+            "reservedMemory",
+            !config.reserved_memory.is_empty(),
+            "memoryManagerPolicy",
+            &config.memory_manager_policy,
+        ),
+        (
+            "topologyManagerPolicyOptions",
+            !config.topology_manager_policy_options.is_empty(),
+            "topologyManagerPolicy",
+            &config.topology_manager_policy,
+        ),
+        (
+            "topologyManagerScope",
+            config.topology_manager_scope == "pod",
+            "topologyManagerPolicy",
+            &config.topology_manager_policy,
+        ),
+    ];
+    for (field, is_set, policy, value) in policy {
+        if is_set && value.eq_ignore_ascii_case("none") {
+            lines.push(format!("{field} has no effect: {policy} is {value}"));
+        }
+    }
     for suite in config.tls_cipher_suites.iter().filter(|suite| tls::is_weak(suite)) {
         lines.push(format!("Use of insecure cipher {suite:?} detected"));
     }

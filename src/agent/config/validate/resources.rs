@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::Check;
+use crate::agent::config::value::parse_bool;
 use crate::model::api::quantity::Quantity;
 use crate::model::duration::GoDuration;
 
@@ -43,12 +44,12 @@ impl Check<'_> {
             "distribute-cpus-across-cores",
         ];
         let is_on = |name: &str| {
-            config.cpu_manager_policy_options.get(name).is_some_and(|value| parse_bool(value) == Some(true))
+            config.cpu_manager_policy_options.get(name).is_some_and(|value| parse_bool(value) == Ok(true))
         };
         for (name, value) in &config.cpu_manager_policy_options {
             let field = format!("cpuManagerPolicyOptions.{name}");
             self.one_of(&field, name, &cpu_options);
-            if parse_bool(value).is_none() {
+            if parse_bool(value).is_err() {
                 self.findings.add(&field, format!("{value:?} is not supported; use true or false"));
             }
             let stage = match cpu_options.iter().position(|known| known == name) {
@@ -63,6 +64,10 @@ impl Check<'_> {
                 );
                 self.findings.add(field, problem);
             }
+        }
+        if config.cpu_manager_policy == "none" && !config.cpu_manager_policy_options.is_empty() {
+            self.findings
+                .add("cpuManagerPolicyOptions", "cpuManagerPolicy none has no options; set it to static");
         }
         let exclusive = [
             ("full-pcpus-only", "distribute-cpus-across-cores"),
@@ -85,7 +90,7 @@ impl Check<'_> {
             let field = format!("topologyManagerPolicyOptions.{name}");
             match name.as_str() {
                 "prefer-closest-numa-nodes" => {
-                    if parse_bool(value).is_none() {
+                    if parse_bool(value).is_err() {
                         self.findings.add(field, format!("{value:?} is not supported; use true or false"));
                     }
                 }
@@ -281,15 +286,6 @@ impl Check<'_> {
                 self.findings.add(field, problem);
             }
         }
-    }
-}
-
-/// Go's `strconv.ParseBool`.
-fn parse_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
     }
 }
 

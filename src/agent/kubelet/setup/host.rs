@@ -123,12 +123,14 @@ fn join(kubelet: &KubeletConfiguration, cgroup: &str, processes: &[u32]) -> Resu
     Ok(())
 }
 
-/// The processes of the root cgroup that have a program: threads of the kernel have none.
+/// The processes of the root cgroup but the first (upstream), as far as they have a program: threads of the kernel have
+/// none.
 fn root_processes() -> Vec<u32> {
     let files = ["/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/cgroup.procs"];
     let Some(text) = files.iter().find_map(|file| fs::read_to_string(file).ok()) else { return Vec::new() };
     let processes = text.lines().filter_map(|line| line.parse().ok());
-    processes.filter(|process: &u32| fs::read_link(format!("/proc/{process}/exe")).is_ok()).collect()
+    let processes = processes.filter(|process: &u32| *process != 1);
+    processes.filter(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok()).collect()
 }
 
 /// The drivers below `volumePluginDir`: `<vendor>~<driver>/<driver>`.

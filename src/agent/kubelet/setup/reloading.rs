@@ -20,6 +20,7 @@ impl<R: Runtime> AgentParts<R> {
         let [file, drop_ins] = resolved.files();
         ReloadParts {
             start: resolved.document(),
+            told: resolved.warnings.clone(),
             read: resolved.reader(),
             apply: Box::new(move |resolved| {
                 images.set(configs::images(resolved));
