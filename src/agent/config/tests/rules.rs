@@ -102,19 +102,19 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
         (
             "cpuManagerPolicy: static\n\
              cpuManagerPolicyOptions: {distribute-cpus-across-numa: 't', prefer-align-cpus-by-uncorecache: '1'}",
-            "prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa can not be used",
+            "cpuManagerPolicyOptions",
         ),
         (
             "featureGates: {CPUManagerPolicyAlphaOptions: true}\ncpuManagerPolicy: static\n\
              cpuManagerPolicyOptions: {full-pcpus-only: 'true', distribute-cpus-across-cores: 'true'}",
-            "full-pcpus-only and distribute-cpus-across-cores can not be used",
+            "cpuManagerPolicyOptions",
         ),
         (
             "featureGates: {CPUManagerPolicyBetaOptions: false}\ncpuManagerPolicy: static\n\
              cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}",
             "cpuManagerPolicyOptions.distribute-cpus-across-numa",
         ),
-        ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "cpuManagerPolicy none has no options"),
+        ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "cpuManagerPolicyOptions"),
         ("cpuManagerReconcilePeriod: -1s", "cpuManagerReconcilePeriod"),
         ("cpuCFSQuotaPeriod: 2s", "cpuCFSQuotaPeriod"),
         ("memoryThrottlingFactor: 1.5", "memoryThrottlingFactor"),
