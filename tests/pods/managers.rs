@@ -85,7 +85,8 @@ fn an_exclusive_container_has_its_cpu_alone() {
     assert_eq!(node.written("other"), format!("{rest}\n"), "{}", node.agent.log_tail());
     let alone = node.running("alone");
     let page = node.agent.cli(&["describe", "node"]).expect("the page of the node");
-    let line = page.lines().find(|line| line.contains("alone") && line.contains("(main)"));
+    let owner = format!("default/{} (main)", super::full_name("alone"));
+    let line = page.lines().find(|line| line.contains(&owner));
     assert!(line.is_some_and(|line| line.trim().starts_with("1 ")), "{page}");
 
     node.agent.kill9();

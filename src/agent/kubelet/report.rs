@@ -344,7 +344,10 @@ impl LoopView {
         let pods = statuses.all_pods();
         let name = |uid: &PodUid| {
             let pod = pods.iter().find(|pod| pod.metadata.uid == *uid);
-            pod.map_or_else(|| uid.to_string(), |pod| pod.pod_ref().to_string())
+            pod.map_or_else(
+                || uid.to_string(),
+                |pod| format!("{}/{}", pod.metadata.namespace, pod.metadata.name),
+            )
         };
         let (cpus, memory) = self.managers.get().map(|managers| managers.drawn(&name)).unwrap_or_default();
         AgentReport {

@@ -36,30 +36,30 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         print(environment, &help::text("snapshot"))?;
         return Ok(EXIT_OK);
     }
+    let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
+    let (verb, claim, name) = match words.as_slice() {
+        ["list"] => ("list", None, None),
+        [verb @ ("list" | "create"), claim] => (*verb, Some(*claim), None),
+        [verb @ ("create" | "restore" | "delete"), claim, name] => (*verb, Some(*claim), Some(*name)),
+        _ => {
+            let message =
+                "expected list [CLAIM], create CLAIM [NAME], restore CLAIM NAME or delete CLAIM NAME"
+                    .to_owned();
+            return Err(CliError::Usage(UsageError::Option { message }));
+        }
+    };
     let report = offline::report(&options, ObjectDetail::Hidden, environment)?;
     let root = root_dir(&report).unwrap_or_else(|| options.root_dir.clone());
     let namespace = options.namespace.as_deref().unwrap_or("default");
-    let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
-    let done = match words.as_slice() {
-        ["list"] => Ok(list(&root, namespace, None)),
-        ["list", claim] => Ok(list(&root, namespace, Some(claim))),
-        ["create", claim] => {
-            let name = format!("at-{}", environment.now.as_nanos() / 1_000_000_000);
-            Places::new(&root, namespace, claim, &name).and_then(|places| places.create(may_copy))
-        }
-        ["create", claim, name] => {
-            Places::new(&root, namespace, claim, name).and_then(|places| places.create(may_copy))
-        }
-        ["restore", claim, name] => {
-            Places::new(&root, namespace, claim, name).and_then(|places| places.restore(&report, may_copy))
-        }
-        ["delete", claim, name] => {
-            Places::new(&root, namespace, claim, name).and_then(|places| places.delete())
-        }
-        _ => {
-            let message = "expected create, list, restore or delete, and a claim's name".to_owned();
-            return Err(CliError::Usage(UsageError::Option { message }));
-        }
+    let places = || {
+        let made = format!("at-{}", environment.now.as_nanos() / 1_000_000_000);
+        Places::new(&root, namespace, claim.unwrap_or_default(), name.unwrap_or(&made))
+    };
+    let done = match verb {
+        "list" => Ok(list(&root, namespace, claim)),
+        "create" => places().and_then(|places| places.create(may_copy)),
+        "restore" => places().and_then(|places| places.restore(&report, may_copy)),
+        _ => places().and_then(|places| places.delete()),
     };
     match done {
         Ok(text) => {
