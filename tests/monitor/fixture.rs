@@ -50,7 +50,7 @@ impl Pod {
         let directory = SandboxDir(scratch.dir("state/sandboxes").join("5".repeat(64)));
         fs::create_dir_all(directory.containers()).unwrap();
         fs::write(directory.pod_spec(), serde_json::to_vec(spec).unwrap()).unwrap();
-        let spawned = spawn_monitor(program, &directory).await.expect("the monitor to start");
+        let spawned = spawn_monitor(program, &directory, None).await.expect("the monitor to start");
         let monitor = Monitor::new(&directory);
         Self { directory, monitor, pid: spawned.pid, spawned: Some(spawned), scratch }
     }

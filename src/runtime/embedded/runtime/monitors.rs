@@ -4,11 +4,12 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::super::client::{self, Monitor, Watch};
+use super::super::facts::unified;
 use super::super::layout::SandboxDir;
 use super::processes::Process;
 use super::{Failure, RuntimeInner};
@@ -23,8 +24,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the monitor of a sandbox and returns its process id when it is ready.
-pub(super) async fn spawn(shared: &Rc<RuntimeInner>, dir: &SandboxDir) -> Result<i32, Failure> {
-    let spawned = client::spawn_monitor(&shared.program(), dir).await;
+pub(super) async fn spawn(
+    shared: &Rc<RuntimeInner>,
+    dir: &SandboxDir,
+    cgroups: &[PathBuf],
+) -> Result<i32, Failure> {
+    let cgroup = unified(cgroups).map(Path::to_owned);
+    let spawned = client::spawn_monitor(&shared.program(), dir, cgroup).await;
     let spawned = spawned
         .map_err(|error| Failure::refused(format!("failed to start the pod's monitor: {}", chain(&error))))?;
     let pid = spawned.pid;

@@ -98,7 +98,7 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
         rt::blocking("prepare sandbox", prepared).await?
     };
     shared.warn_of(skipped);
-    let pid = monitors::spawn(shared, &dir).await?;
+    let pid = monitors::spawn(shared, &dir, &record.cgroups).await?;
     if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
         sandbox.monitor = Some(pid);
     }
