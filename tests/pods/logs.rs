@@ -130,6 +130,7 @@ fn in_memory_logs_stay_below_their_limit_off_disk() {
     assert_eq!(fs::read_dir(&place).expect("list what is on disk").count(), 0);
 }
 
+// Docker rotates its logs itself, and has them in its own directory.
 super::on_both_runtimes! {
     a_log_that_is_long_is_moved_aside_and_only_so_many_are_kept,
     in_memory_logs_stay_below_their_limit_off_disk,

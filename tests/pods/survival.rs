@@ -51,7 +51,6 @@ fn pods_outlive_the_agent_and_a_new_one_adopts_them() {
     });
 }
 
-#[test]
 fn a_restart_of_the_runtime_restarts_only_what_died_meanwhile() {
     let mut node = Node::new();
     node.apply(&node.pod("stable", "sleep 1000"));
@@ -60,13 +59,13 @@ fn a_restart_of_the_runtime_restarts_only_what_died_meanwhile() {
     let stable = node.running("stable");
     let dying = node.running("dying");
 
-    node.runtime.containerd().stop_daemon();
+    node.runtime.stop_daemon();
     kill_instance(&dying);
     stays("the agent", Duration::from_secs(2), || {
         node.agent.assert_alive();
         Ok(())
     });
-    node.runtime.containerd().start_daemon();
+    node.runtime.start_daemon();
 
     let replaced = node.running_other_than("dying", &dying.id);
     assert_eq!(replaced.uid, dying.uid);
@@ -115,7 +114,10 @@ fn a_manifest_directory_that_disappears_stops_nothing() {
     node.gone("web");
 }
 
-super::on_both_runtimes! {
+super::on_every_daemon! {
+    a_restart_of_the_runtime_restarts_only_what_died_meanwhile,
+}
+super::on_every_runtime! {
     pods_outlive_the_agent_and_a_new_one_adopts_them,
     manifest_removed_while_the_agent_is_down_stops_its_pod,
     a_manifest_directory_that_disappears_stops_nothing,

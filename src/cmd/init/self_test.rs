@@ -29,7 +29,9 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::clone::process_id;
 use crate::platform::sys::{dir, mount};
-use crate::runtime::cri::{CriConfig, CriRuntime};
+use crate::runtime::chosen::NodeRuntime;
+use crate::runtime::cri::CriConfig;
+use crate::runtime::docker::DockerConfig;
 use crate::runtime::embedded::images::digest_of;
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::subnet::SubnetError;
@@ -122,11 +124,12 @@ fn external(endpoint: &str) -> Vec<PreflightFinding> {
             image_endpoint: String::new(),
             request_timeout: CONNECT,
         };
-        let runtime = CriRuntime::connect(&config).map_err(|error| chain(&error))?;
+        let runtime = NodeRuntime::connect(config, DockerConfig::default()).map_err(|error| chain(&error))?;
         let version = runtime.version().await.map_err(|error| chain(&error))?;
         let status = runtime.status().await.map_err(|error| chain(&error))?;
         let driver = runtime.cgroup_driver().await.map_err(|error| chain(&error));
-        status.runtime_ready.map(|()| (format!("{} {}", version.name, version.version), driver))
+        let restore = runtime.keeps_containers().await;
+        status.runtime_ready.map(|()| (format!("{} {}", version.name, version.version), driver, restore))
     };
     let answer = rt::run(async { timeout(CONNECT, ask).await });
     let said = match answer {
@@ -135,23 +138,32 @@ fn external(endpoint: &str) -> Vec<PreflightFinding> {
         Err(error) => Err(error.to_string()),
     };
     match said {
-        Ok((version, driver)) => vec![
-            PreflightFinding::ok(NAME, format!("{version} at {endpoint}")),
-            runtime_version(&version, driver),
-        ],
+        Ok((version, driver, restore)) => {
+            let found = PreflightFinding::ok(NAME, format!("{version} at {endpoint}"));
+            let stops = (restore == Some(false)).then(live_restore);
+            [found, runtime_version(&version, driver)].into_iter().chain(stops).collect()
+        }
         Err(why) => {
             let message = format!("could not connect to the container runtime: {why}");
             vec![
                 PreflightFinding::error(NAME, endpoint, message)
-                    .required("a ready CRI v1 runtime")
+                    .required("a ready CRI v1 runtime or Docker Engine")
                     .fix(
                         "start it, and check that its CRI plugin is enabled (Docker's containerd has \
-                          disabled_plugins = [\"cri\"])",
+                          disabled_plugins = [\"cri\"]; or use Docker's own socket)",
                     )
-                    .command("systemctl status containerd crio"),
+                    .command("systemctl status containerd crio docker"),
             ]
         }
     }
+}
+
+fn live_restore() -> PreflightFinding {
+    let message = "Docker stops all containers when it is restarted or upgraded";
+    PreflightFinding::warning("DockerLiveRestore", "off", message)
+        .required("live-restore")
+        .fix("add \"live-restore\": true to /etc/docker/daemon.json, then reload Docker")
+        .command("systemctl reload docker")
 }
 
 /// kubeadm's check: whether the runtime says which driver of cgroups it uses.
@@ -315,7 +327,7 @@ async fn in_sandbox(
     }
     let log = fs::read(place.data.join("log/test.log")).unwrap_or_default();
     let mut lines = log.split(|byte| *byte == b'\n').filter_map(cri_log::parse);
-    let has_line = lines.any(|line| !line.is_stderr && line.text == program::SAYS.as_bytes());
+    let has_line = lines.any(|line| !line.is_stderr && *line.text == *program::SAYS.as_bytes());
     if has_line { Ok(()) } else { Err("the output of the test container is missing in its log".to_owned()) }
 }
 
@@ -409,6 +421,33 @@ mod tests {
         place.remove();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn docker_that_stops_containers_is_a_warning() {
+        use crate::runtime::docker::testing::{response, socket};
+        let said = |answer: fn(&str) -> String| {
+            let path = socket(answer);
+            let found = external(&format!("unix://{}", path.display()));
+            std::fs::remove_file(path).unwrap();
+            found.iter().map(PreflightFinding::text).collect::<Vec<_>>().join("\n")
+        };
+        let off = said(|request| match request {
+            asked if asked.contains("/containers/json") => response("1.41", "[]"),
+            _ => response(
+                "1.41",
+                r#"{"ApiVersion":"1.41","Version":"20.10","CgroupDriver":"cgroupfs","LiveRestoreEnabled":false}"#,
+            ),
+        });
+        assert!(off.contains("docker 20.10 at unix://") && off.contains("live-restore"), "{off}");
+        let on = said(|request| match request {
+            asked if asked.contains("/containers/json") => response("1.41", "[]"),
+            _ => response(
+                "1.41",
+                r#"{"ApiVersion":"1.41","Version":"20.10","CgroupDriver":"cgroupfs","LiveRestoreEnabled":true}"#,
+            ),
+        });
+        assert!(!on.contains("live-restore"), "{on}");
     }
 
     #[test]
