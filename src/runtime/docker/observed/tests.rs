@@ -62,7 +62,7 @@ fn the_state_of_a_container_says_how_it_ended() {
         assert!(found.started_at < found.finished_at);
     }
     let found = inspected(
-        json!({ "Status": "running", "StartedAt": "2026-11-28T12:42:03Z", "FinishedAt": "0001-01-01T00:00:00Z" }),
+        &json!({ "Status": "running", "StartedAt": "2026-11-28T12:42:03Z", "FinishedAt": "0001-01-01T00:00:00Z" }),
     );
     let found = found.expect("a pod's");
     assert_eq!((found.state, found.finished_at.is_zero()), (ContainerStateKind::Running, true));
