@@ -32,6 +32,11 @@ impl NodeRuntime {
         SocketRuntime::new(config, docker).map(|runtime| Self::Socket(Rc::new(runtime)))
     }
 
+    /// Whether a Docker Engine has answered.
+    pub(crate) async fn is_docker(&self) -> bool {
+        matches!(self, Self::Socket(runtime) if matches!(runtime.found().await, Ok(FoundRuntime::Docker(_))))
+    }
+
     /// Whether a Docker Engine leaves containers running when it is restarted. `None` for other runtimes.
     pub(crate) async fn keeps_containers(&self) -> Option<bool> {
         let Self::Socket(runtime) = self else { return None };

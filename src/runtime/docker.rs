@@ -2,7 +2,7 @@
 //!
 //! Expected flow: a sandbox is a container that waits; the pods' network is the agent's own, as on the embedded runtime. All
 //! records are the engine's: labels name the pod, so that an agent that is restarted finds everything, and a
-//! container that somebody else removes is gone.
+//! container that another program removes is gone.
 //!
 //! | file | what |
 //! |---|---|
@@ -13,7 +13,6 @@
 //! | `events`, `usage` | hints of changes; disks |
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -81,14 +80,14 @@ struct Engine {
     network: Option<PodNetwork>,
     /// The records of the network.
     network_state: Option<PathBuf>,
-    /// The addresses of sandboxes; `None` until the records were read.
-    addresses: RefCell<Option<BTreeMap<SandboxId, Vec<String>>>>,
+    /// The addresses of sandboxes; `None` until the records were read. Lists, here and below: each sort of map is code of its own.
+    addresses: RefCell<Option<Vec<(SandboxId, Vec<String>)>>>,
     /// Held while the records are read.
     recovery: Mutex<()>,
     facts: RefCell<Option<EngineFacts>>,
     /// Of images with digests, by id.
-    image_names: RefCell<BTreeMap<String, ImageNames>>,
-    layers: RefCell<BTreeMap<String, usage::MeasuredLayer>>,
+    image_names: RefCell<Vec<(String, ImageNames)>>,
+    layers: RefCell<Vec<(String, usage::MeasuredLayer)>>,
     /// Holds one hint at most.
     changed: Notify,
 }
@@ -207,15 +206,14 @@ impl Engine {
 
     fn set_addresses(&self, id: &SandboxId, ips: Option<Vec<String>>) {
         if let Some(known) = self.addresses.borrow_mut().as_mut() {
-            match ips {
-                Some(ips) => drop(known.insert(id.clone(), ips)),
-                None => drop(known.remove(id)),
-            }
+            known.retain(|(known, _)| known != id);
+            known.extend(ips.map(|ips| (id.clone(), ips)));
         }
     }
 
     fn addresses(&self, id: &SandboxId) -> Option<Vec<String>> {
-        self.addresses.borrow().as_ref()?.get(id).cloned()
+        let known = self.addresses.borrow();
+        known.as_ref()?.iter().find(|(known, _)| known == id).map(|(_, ips)| ips.clone())
     }
 
     /// Once, as soon as the engine answers: what is left of the network of sandboxes that are gone is removed, and the
@@ -249,7 +247,7 @@ impl Engine {
                 })
                 .await
             }
-            _ => BTreeMap::new(),
+            _ => Vec::new(),
         };
         *self.addresses.borrow_mut() = Some(found);
         Ok(())
@@ -288,7 +286,7 @@ impl Engine {
 
     /// The names of a container's image.
     async fn image_names(&self, call: &'static str, id: &str) -> ImageNames {
-        if let Some(known) = self.image_names.borrow().get(id) {
+        if let Some((_, known)) = self.image_names.borrow().iter().find(|(known, _)| known == id) {
             return known.clone();
         }
         let by_id = || ImageNames { name: id.to_owned(), reference: id.to_owned() };
@@ -297,7 +295,7 @@ impl Engine {
         let Ok(image) = self.client.get(call, &path).await else { return by_id() };
         let names = image_names(&image);
         if names.reference != id {
-            self.image_names.borrow_mut().insert(id.to_owned(), names.clone());
+            self.image_names.borrow_mut().push((id.to_owned(), names.clone()));
         }
         names
     }
@@ -339,7 +337,6 @@ impl Runtime for DockerRuntime {
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
         let engine = &self.engine;
         let info = engine.info("Status").await?;
-        engine.recover().await?;
         let network_ready = match &engine.network {
             Some(network) => network.status().await,
             None => Err("podCIDR is not valid".to_owned()),
@@ -367,7 +364,19 @@ impl Runtime for DockerRuntime {
     async fn list_sandboxes(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedSandbox>, RuntimeError> {
         let engine = &self.engine;
         engine.recover().await?;
+        // Before the list: what is connected meanwhile must not seem to be gone.
+        let mut gone: Vec<SandboxId> = match pod {
+            None => engine.addresses.borrow().iter().flatten().map(|(id, _)| id.clone()).collect(),
+            Some(_) => Vec::new(),
+        };
         let items = engine.list("ListPodSandbox", SANDBOX, of_pod(pod).as_deref()).await?;
+        gone.retain(|id| !items.iter().any(|item| item["Id"] == id.as_str()));
+        for id in gone {
+            // Removed by another program: its addresses and ports are free again.
+            if let Err(error) = sandbox::disconnect(engine, "ListPodSandbox", &id).await {
+                log::warn!(err:% = error; "Failed to clean up pod network");
+            }
+        }
         let is_connected = |id: &SandboxId| engine.addresses(id).is_some();
         Ok(items.iter().filter_map(|item| observed::sandbox_from_list(item, is_connected)).collect())
     }

@@ -1,9 +1,11 @@
 //! The runtime behind a socket: whatever answers there, CRI or a Docker Engine.
 //!
 //! Owns the choice, which is made when something answers for the first time and then holds for the life of the process. Until
-//! then every call fails as one to an absent runtime does.
+//! then every call fails as one to an absent runtime does, and what must be decided before goes by the socket's name.
 
+use std::cell::Cell;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use tokio::sync::OnceCell;
@@ -24,6 +26,8 @@ pub(crate) struct SocketRuntime {
     docker: DockerConfig,
     socket: PathBuf,
     found: OnceCell<FoundRuntime>,
+    /// Set once something was decided by the name: whether it is Docker's.
+    assumed: Cell<Option<bool>>,
 }
 
 impl SocketRuntime {
@@ -36,18 +40,34 @@ impl SocketRuntime {
         if !config.image_endpoint.is_empty() {
             socket_path("imageServiceEndpoint", &config.image_endpoint)?;
         }
-        Ok(Self { config, docker, socket, found: OnceCell::new() })
+        Ok(Self { config, docker, socket, found: OnceCell::new(), assumed: Cell::default() })
     }
 
+    /// Boxed: each verb's future would hold it otherwise.
+    ///
     /// # Errors
     /// Nothing answers, or it is no runtime.
-    pub(crate) async fn found(&self) -> Result<&FoundRuntime, RuntimeError> {
-        self.found.get_or_try_init(|| Box::pin(self.find())).await
+    pub(crate) fn found(
+        &self,
+    ) -> Pin<Box<dyn Future<Output = Result<&FoundRuntime, RuntimeError>> + '_>> {
+        Box::pin(self.found.get_or_try_init(|| self.find()))
+    }
+
+    /// Whether it will be a Docker Engine, while nothing answers.
+    pub(crate) fn assume(&self) -> bool {
+        let name = self.socket.file_name().unwrap_or_default().to_string_lossy();
+        let is_docker = ["docker", "balena", "podman"].iter().any(|word| name.contains(word));
+        self.assumed.set(Some(is_docker));
+        is_docker
     }
 
     async fn find(&self) -> Result<FoundRuntime, RuntimeError> {
         let refused = |message| RuntimeError::new("Version", ErrorKind::Refused, message);
-        let Some(version) = ask::engine_version(&self.socket).await? else {
+        let version = ask::engine_version(&self.socket).await?;
+        if self.assumed.take().is_some_and(|is_docker| is_docker != version.is_some()) {
+            log::warn!("The runtime is another one than its socket's name says, restart the agent");
+        }
+        let Some(version) = version else {
             let runtime = CriRuntime::connect(&self.config).map_err(|error| refused(error.to_string()))?;
             return Ok(FoundRuntime::Cri(Rc::new(runtime)));
         };

@@ -1,12 +1,14 @@
 //! The agent or the runtime goes away and comes back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::Node;
 use super::restarts::kill_instance;
 use crate::support::agent::PATIENCE;
+use crate::support::containerd::Instance;
 use crate::support::wait::{stays, wait_for};
 
 #[test]
@@ -59,7 +61,7 @@ fn a_restart_of_the_runtime_restarts_only_what_died_meanwhile() {
     let stable = node.running("stable");
     let dying = node.running("dying");
 
-    node.runtime.stop_daemon();
+    node.runtime.end_daemon(Signal::SIGTERM);
     kill_instance(&dying);
     stays("the agent", Duration::from_secs(2), || {
         node.agent.assert_alive();
@@ -70,6 +72,54 @@ fn a_restart_of_the_runtime_restarts_only_what_died_meanwhile() {
     let replaced = node.running_other_than("dying", &dying.id);
     assert_eq!(replaced.uid, dying.uid);
     assert_eq!(node.running("stable"), stable);
+}
+
+/// Killed while it works for several pods; what it was asked meanwhile is done once when it is back, and its events come again.
+fn a_killed_runtime_comes_back_and_nothing_is_made_twice() {
+    let mut node = Node::new();
+    let mut bridged = node.pod("stable", "sleep 1000");
+    bridged["spec"]["hostNetwork"] = json!(false);
+    node.apply(&bridged);
+    node.apply(&node.pod("dying", "sleep 1000"));
+    node.apply(&node.pod("goes", "sleep 1000"));
+    node.agent.start();
+    let [stable, dying, _] = ["stable", "dying", "goes"].map(|name| node.running(name));
+    let address = |node: &mut Node| {
+        node.agent.wait_for_pod("stable", "with an address", |pod| {
+            pod["status"]["podIP"].as_str().map(str::to_owned)
+        })
+    };
+    let before = address(&mut node);
+
+    // In the middle of the work for one pod, and with a change of every sort until it is back.
+    node.apply(&node.pod("early", "sleep 1000"));
+    node.runtime.end_daemon(Signal::SIGKILL);
+    kill_instance(&dying);
+    node.apply(&node.pod("late", "sleep 1000"));
+    node.delete("goes");
+    stays("the agent", Duration::from_secs(3), || {
+        node.agent.assert_alive();
+        Ok(())
+    });
+    node.runtime.start_daemon();
+
+    let replaced = node.running_other_than("dying", &dying.id);
+    node.running("early");
+    node.running("late");
+    node.gone("goes");
+    assert_eq!(replaced.uid, dying.uid);
+    assert_eq!(node.running("stable"), stable);
+    assert_eq!(address(&mut node), before);
+    let sandboxes: Vec<String> =
+        node.runtime.instances().into_iter().filter(Instance::is_sandbox).map(|found| found.pod).collect();
+    let expected = ["dying", "early", "late", "stable"].map(super::full_name);
+    assert_eq!(sandboxes, expected, "one sandbox for each pod: {}", node.agent.log_tail());
+
+    // Long before all is listed again, which happens once a minute.
+    let killed = Instant::now();
+    kill_instance(&stable);
+    node.running_other_than("stable", &stable.id);
+    assert!(killed.elapsed() < Duration::from_secs(30), "{:?}: {}", killed.elapsed(), node.agent.log_tail());
 }
 
 fn manifest_removed_while_the_agent_is_down_stops_its_pod() {
@@ -116,6 +166,7 @@ fn a_manifest_directory_that_disappears_stops_nothing() {
 
 super::on_every_daemon! {
     a_restart_of_the_runtime_restarts_only_what_died_meanwhile,
+    a_killed_runtime_comes_back_and_nothing_is_made_twice,
 }
 super::on_every_runtime! {
     pods_outlive_the_agent_and_a_new_one_adopts_them,

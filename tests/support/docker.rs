@@ -82,9 +82,9 @@ impl Docker {
     }
 
     /// Ends the daemon; containers stay, as in an upgrade of Docker.
-    pub fn stop_daemon(&self) {
+    pub fn end_daemon(&self, signal: Signal) {
         let mut child = self.daemon.borrow_mut().take().expect("the daemon runs");
-        kill(pid_of(&child), Signal::SIGTERM).expect("end dockerd");
+        kill(pid_of(&child), signal).expect("end dockerd");
         child.wait().expect("reap dockerd");
     }
 

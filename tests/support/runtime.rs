@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
+
 use super::agent::AgentProcess;
 use super::containerd::{Containerd, Instance};
 use super::docker::Docker;
@@ -79,10 +81,10 @@ impl TestRuntime {
     }
 
     /// Ends the runtime's daemon; containers stay, as in an upgrade.
-    pub fn stop_daemon(&self) {
+    pub fn end_daemon(&self, signal: Signal) {
         match self {
-            Self::Containerd(containerd) => containerd.stop_daemon(),
-            Self::Docker(docker) => docker.stop_daemon(),
+            Self::Containerd(containerd) => containerd.end_daemon(signal),
+            Self::Docker(docker) => docker.end_daemon(signal),
             Self::Embedded(_) => panic!("this runtime has no daemon"),
         }
     }

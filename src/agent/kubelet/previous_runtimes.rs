@@ -156,7 +156,8 @@ async fn clear(config: &RuntimesConfig, endpoint: &str) -> Result<Cleared, Strin
     if endpoint == embedded::ENDPOINT {
         let embedded = config.embedded.clone().map_err(|error| chain(&error))?;
         let runtime = Box::pin(EmbeddedRuntime::open(embedded, Clock::System)).await;
-        return Box::pin(clear_runtime(Rc::new(runtime.map_err(|error| chain(&error))?))).await;
+        let runtime = Rc::new(runtime.map_err(|error| chain(&error))?);
+        return Box::pin(clear_runtime(Rc::new(NodeRuntime::Embedded(runtime)))).await;
     }
     let docker = config.docker.clone();
     let config = CriConfig {
@@ -176,7 +177,7 @@ async fn clear(config: &RuntimesConfig, endpoint: &str) -> Result<Cleared, Strin
     Box::pin(clear_runtime(runtime)).await
 }
 
-async fn clear_runtime<R: Runtime + 'static>(runtime: Rc<R>) -> Result<Cleared, String> {
+async fn clear_runtime(runtime: Rc<NodeRuntime>) -> Result<Cleared, String> {
     let listed = async {
         let containers = runtime.list_containers(None).await?;
         Ok::<_, RuntimeError>((containers, runtime.list_sandboxes(None).await?))
@@ -206,8 +207,8 @@ async fn clear_runtime<R: Runtime + 'static>(runtime: Rc<R>) -> Result<Cleared, 
     Ok(outcome)
 }
 
-async fn clear_pod<R: Runtime + 'static>(
-    runtime: Rc<R>,
+async fn clear_pod(
+    runtime: Rc<NodeRuntime>,
     sandbox: SandboxId,
     running: Vec<ObservedContainer>,
 ) -> Result<(), RuntimeError> {

@@ -207,9 +207,11 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
     };
     let runtime = SocketRuntime::new(config, configs::docker(resolved))?;
-    if let Ok(found) = runtime.found().await {
-        resolved.found_runtime(matches!(found, FoundRuntime::Docker(_)));
-    }
+    let is_docker = match runtime.found().await {
+        Ok(found) => matches!(found, FoundRuntime::Docker(_)),
+        Err(_) => runtime.assume(),
+    };
+    resolved.found_runtime(is_docker);
     let runtime = NodeRuntime::Socket(Rc::new(runtime));
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }

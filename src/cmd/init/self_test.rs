@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::preflight::PreflightFinding;
 use crate::codec::cri_log;
+use crate::codec::tiny_program::archive;
 use crate::model::labels;
 use crate::model::observed::ContainerStateKind;
 use crate::model::runtime_config::{CgroupDriver, CgroupValues};
@@ -34,6 +35,7 @@ use crate::runtime::cri::CriConfig;
 use crate::runtime::docker::DockerConfig;
 use crate::runtime::embedded::images::digest_of;
 use crate::runtime::embedded::layout::Layout;
+use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime};
 use crate::runtime::{
@@ -62,7 +64,7 @@ pub(super) fn run(
     embedded: Result<EmbeddedConfig, SubnetError>,
 ) -> Vec<PreflightFinding> {
     if endpoint != "embedded" {
-        return external(endpoint);
+        return external(endpoint, embedded.ok().map(|embedded| embedded.network));
     }
     let Some(program) = program::bytes() else {
         return vec![PreflightFinding::skipped(NAME, "no test program for this architecture")];
@@ -102,34 +104,38 @@ pub(super) fn run(
                 format!("the embedded runtime ran and removed a test container in {took} ms"),
             );
             let version = runtime_version("embedded", Ok(Some(CgroupDriver::Cgroupfs)));
-            let network = match network {
-                Ok(()) => PreflightFinding::ok("PodNetwork", "the kernel supports the pod network"),
-                Err(why) => PreflightFinding::warning("PodNetwork", "not ready", why)
-                    .required("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
-                    .fix(
-                        "install the kernel modules or another kernel; pods with hostNetwork: true do not \
-                          need them",
-                    ),
-            };
-            vec![ran, version, network]
+            vec![ran, version, pod_network(network)]
         }
     }
 }
 
-/// As in kubeadm: the socket answers, and the runtime reports that it is ready.
-fn external(endpoint: &str) -> Vec<PreflightFinding> {
+fn pod_network(status: Result<(), String>) -> PreflightFinding {
+    match status {
+        Ok(()) => PreflightFinding::ok("PodNetwork", "the kernel supports the pod network"),
+        Err(why) => PreflightFinding::warning("PodNetwork", "not ready", why)
+            .required("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
+            .fix(
+                "install the kernel modules or another kernel; pods with hostNetwork: true do not need them",
+            ),
+    }
+}
+
+/// As in kubeadm: the socket answers, and the runtime reports that it is ready. The network is for Docker Engine.
+fn external(endpoint: &str, network: Option<NetworkConfig>) -> Vec<PreflightFinding> {
     let ask = async {
         let config = CriConfig {
             endpoint: endpoint.to_owned(),
             image_endpoint: String::new(),
             request_timeout: CONNECT,
         };
-        let runtime = NodeRuntime::connect(config, DockerConfig::default()).map_err(|error| chain(&error))?;
+        let docker = DockerConfig { network, log: None };
+        let runtime = NodeRuntime::connect(config, docker).map_err(|error| chain(&error))?;
         let version = runtime.version().await.map_err(|error| chain(&error))?;
         let status = runtime.status().await.map_err(|error| chain(&error))?;
         let driver = runtime.cgroup_driver().await.map_err(|error| chain(&error));
         let restore = runtime.keeps_containers().await;
-        status.runtime_ready.map(|()| (format!("{} {}", version.name, version.version), driver, restore))
+        let network = runtime.is_docker().await.then_some(status.network_ready);
+        status.runtime_ready.map(|()| (format!("{} {}", version.name, version.version), driver, restore, network))
     };
     let answer = rt::run(async { timeout(CONNECT, ask).await });
     let said = match answer {
@@ -138,10 +144,11 @@ fn external(endpoint: &str) -> Vec<PreflightFinding> {
         Err(error) => Err(error.to_string()),
     };
     match said {
-        Ok((version, driver, restore)) => {
+        Ok((version, driver, restore, network)) => {
             let found = PreflightFinding::ok(NAME, format!("{version} at {endpoint}"));
             let stops = (restore == Some(false)).then(live_restore);
-            [found, runtime_version(&version, driver)].into_iter().chain(stops).collect()
+            let network = network.map(pod_network);
+            [found, runtime_version(&version, driver)].into_iter().chain(stops).chain(network).collect()
         }
         Err(why) => {
             let message = format!("could not connect to the container runtime: {why}");
@@ -386,7 +393,7 @@ fn write_image(at: &Path, program: &[u8]) -> io::Result<()> {
             "mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": bytes.len(),
         }))
     };
-    let layer = program::archive("test", program);
+    let layer = archive("test", program);
     let described = blob("layer.v1.tar", &layer)?;
     let architecture = program::ARCHITECTURE;
     let config = json!({
@@ -428,7 +435,7 @@ mod tests {
         use crate::runtime::docker::testing::{response, socket};
         let said = |answer: fn(&str) -> String| {
             let path = socket(answer);
-            let found = external(&format!("unix://{}", path.display()));
+            let found = external(&format!("unix://{}", path.display()), None);
             std::fs::remove_file(path).unwrap();
             found.iter().map(PreflightFinding::text).collect::<Vec<_>>().join("\n")
         };

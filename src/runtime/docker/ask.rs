@@ -78,30 +78,33 @@ pub(super) fn chosen_version(newest: &str) -> Result<u32, RuntimeError> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_socket_says_itself_what_it_speaks() {
-        use crate::runtime::docker::testing::{response, socket};
-        let docker = socket(|request| {
-            assert_eq!(request, "GET /_ping HTTP/1.1");
-            response("1.41", "OK")
-        });
-        assert_eq!(engine_version(&docker).await, Ok(Some(41)));
-        // The settings frame with which a server of HTTP/2, and so gRPC, begins.
-        let grpc = socket(|_| "\0\0\0\u{4}\0\0\0\0\0".to_owned());
-        assert_eq!(engine_version(&grpc).await, Ok(None));
-        let closes = socket(|_| String::new());
-        assert_eq!(engine_version(&closes).await, Ok(None), "as CRI, whose errors say more");
-        let other = socket(|_| "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned());
-        let error = engine_version(&other).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Refused);
-        assert!(error.message.contains("is no container runtime"), "{error}");
-        let old = socket(|_| response("1.39", "OK"));
-        assert!(engine_version(&old).await.unwrap_err().message.contains("1.40 or newer"));
-        let absent = engine_version(Path::new("/nowhere/docker.sock")).await.unwrap_err();
-        assert_eq!(absent.kind, ErrorKind::Unavailable);
-        for path in [docker, grpc, closes, other, old] {
-            std::fs::remove_file(path).expect("remove the socket");
-        }
+    #[test]
+    fn a_socket_says_itself_what_it_speaks() {
+        crate::platform::rt::run(async {
+            use crate::runtime::docker::testing::{response, socket};
+            let docker = socket(|request| {
+                assert_eq!(request, "GET /_ping HTTP/1.1");
+                response("1.41", "OK")
+            });
+            assert_eq!(engine_version(&docker).await, Ok(Some(41)));
+            // The settings frame with which a server of HTTP/2, and so gRPC, begins.
+            let grpc = socket(|_| "\0\0\0\u{4}\0\0\0\0\0".to_owned());
+            assert_eq!(engine_version(&grpc).await, Ok(None));
+            let closes = socket(|_| String::new());
+            assert_eq!(engine_version(&closes).await, Ok(None), "as CRI, whose errors say more");
+            let other = socket(|_| "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned());
+            let error = engine_version(&other).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Refused);
+            assert!(error.message.contains("is no container runtime"), "{error}");
+            let old = socket(|_| response("1.39", "OK"));
+            assert!(engine_version(&old).await.unwrap_err().message.contains("1.40 or newer"));
+            let absent = engine_version(Path::new("/nowhere/docker.sock")).await.unwrap_err();
+            assert_eq!(absent.kind, ErrorKind::Unavailable);
+            for path in [docker, grpc, closes, other, old] {
+                std::fs::remove_file(path).expect("remove the socket");
+            }
+        })
+        .expect("run");
     }
 
     #[test]

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE};
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
@@ -19,6 +18,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
 use crate::codec::json;
+use crate::platform::http::h1;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::runtime::metered::Operation;
@@ -46,7 +46,7 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// What is sent with a request.
-pub(super) enum Content<'a> {
+pub(super) enum Payload<'a> {
     None,
     Json(&'a Value),
     Tar(Vec<u8>),
@@ -87,21 +87,21 @@ impl Client {
 
     /// A call by its CRI name, with the usual time limit.
     pub(super) async fn get(&self, call: &'static str, path: &str) -> Result<Value, RuntimeError> {
-        self.call(call, Method::GET, path, Content::None, self.limit).await
+        self.call(call, Method::GET, path, Payload::None, self.limit).await
     }
 
     pub(super) async fn post(
         &self,
         call: &'static str,
         path: &str,
-        content: Content<'_>,
+        content: Payload<'_>,
     ) -> Result<Value, RuntimeError> {
         self.call(call, Method::POST, path, content, self.limit).await
     }
 
     /// For objects that are to be gone.
     pub(super) async fn delete(&self, call: &'static str, path: &str) -> Result<Value, RuntimeError> {
-        self.call(call, Method::DELETE, path, Content::None, self.limit).await
+        self.call(call, Method::DELETE, path, Payload::None, self.limit).await
     }
 
     /// Waits at most `limit`, once it is this call's turn.
@@ -110,7 +110,7 @@ impl Client {
         call: &'static str,
         method: Method,
         path: &str,
-        content: Content<'_>,
+        content: Payload<'_>,
         limit: Duration,
     ) -> Result<Value, RuntimeError> {
         let request = self.request(method, path, content);
@@ -144,7 +144,7 @@ impl Client {
         call: &'static str,
         method: Method,
         path: &str,
-        content: Content<'_>,
+        content: Payload<'_>,
     ) -> Result<Response<Incoming>, RuntimeError> {
         let response = self.send(call, self.request(method, path, content)).await?;
         accepted(call, response).await
@@ -155,7 +155,7 @@ impl Client {
         &self,
         call: &'static str,
         path: &str,
-        content: Content<'_>,
+        content: Payload<'_>,
     ) -> Result<TokioIo<Upgraded>, RuntimeError> {
         let mut request = self.request(Method::POST, path, content);
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -172,7 +172,7 @@ impl Client {
         upgraded.map(TokioIo::new).map_err(|error| broken(call, &error))
     }
 
-    fn request(&self, method: Method, path: &str, content: Content<'_>) -> Request<Full<Bytes>> {
+    fn request(&self, method: Method, path: &str, content: Payload<'_>) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::default());
         *request.method_mut() = method;
         // Paths are made of escaped parts.
@@ -180,10 +180,10 @@ impl Client {
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("docker"));
         let (kind, body) = match content {
-            Content::None => return request,
-            Content::Json(value) => ("application/json", value.to_string().into()),
-            Content::Tar(bytes) => ("application/x-tar", bytes.into()),
-            Content::Auth(text) => {
+            Payload::None => return request,
+            Payload::Json(value) => ("application/json", value.to_string().into()),
+            Payload::Tar(bytes) => ("application/x-tar", bytes.into()),
+            Payload::Auth(text) => {
                 if let Ok(text) = HeaderValue::from_str(&text) {
                     headers.insert("x-registry-auth", text);
                 }
@@ -214,7 +214,7 @@ pub(super) async fn send_on(
     stream: UnixStream,
     request: Request<Full<Bytes>>,
 ) -> Result<Response<Incoming>, hyper::Error> {
-    let (mut sender, connection) = http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await?;
+    let (mut sender, connection) = h1::begin(Box::new(stream)).await?;
     rt::spawn("docker connection", connection.with_upgrades());
     sender.send_request(request).await
 }

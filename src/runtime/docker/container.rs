@@ -11,7 +11,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::Engine;
-use super::client::{Content, escaped, forgive_not_found};
+use super::client::{Payload, escaped, forgive_not_found};
 use super::observed::{labels_of, text};
 use super::request::{self, KIND, LOG_PATH};
 use crate::model::types::{ContainerId, SandboxId};
@@ -63,7 +63,7 @@ async fn create(
 ) -> Result<String, RuntimeError> {
     let path = format!("/containers/create?name={}", escaped(name));
     let limit = engine.client.limit().saturating_mul(2);
-    let made = engine.client.call(call, Method::POST, &path, Content::Json(body), limit).await?;
+    let made = engine.client.call(call, Method::POST, &path, Payload::Json(body), limit).await?;
     Ok(text(&made["Id"]))
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn start(engine: &Engine, id: &ContainerId) -> Result<(), Runti
     let call = "StartContainer";
     let path = format!("/containers/{id}/start");
     let limit = engine.client.limit().saturating_mul(2);
-    let started = engine.client.call(call, Method::POST, &path, Content::None, limit).await;
+    let started = engine.client.call(call, Method::POST, &path, Payload::None, limit).await;
     started.map_err(|error| match error.kind {
         // The container exists: something that it needs does not.
         ErrorKind::NotFound | ErrorKind::AlreadyExists if !error.message.contains("No such container") => {
@@ -146,7 +146,7 @@ fn remove_link(link: &Path) {
 pub(super) async fn stop(engine: &Engine, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
     let path = format!("/containers/{id}/stop?t={}", grace_seconds(grace));
     let limit = engine.client.limit().saturating_add(grace).saturating_add(Duration::from_secs(1));
-    let stopped = engine.client.call("StopContainer", Method::POST, &path, Content::None, limit).await;
+    let stopped = engine.client.call("StopContainer", Method::POST, &path, Payload::None, limit).await;
     forgive_not_found(stopped)
 }
 
@@ -174,5 +174,5 @@ pub(super) async fn update(
         return Ok(());
     }
     let path = format!("/containers/{id}/update");
-    engine.client.post("UpdateContainerResources", &path, Content::Json(&body)).await.map(drop)
+    engine.client.post("UpdateContainerResources", &path, Payload::Json(&body)).await.map(drop)
 }

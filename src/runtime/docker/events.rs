@@ -10,7 +10,7 @@ use hyper::Method;
 use tokio::time::Instant;
 
 use super::Engine;
-use super::client::{Content, escaped};
+use super::client::{Payload, escaped};
 use crate::model::back_off::Retry;
 
 /// First wait before the stream is opened again.
@@ -46,7 +46,7 @@ pub(super) async fn follow(engine: Weak<Engine>) {
 async fn stream(engine: Rc<Engine>) {
     let path = format!("/events?filters={}", escaped(FILTER));
     let call = "GetContainerEvents";
-    let opened = engine.client.open(call, Method::GET, &path, Content::None).await;
+    let opened = engine.client.open(call, Method::GET, &path, Payload::None).await;
     let mut events = match opened {
         Ok(response) => response.into_body(),
         Err(error) => return log::debug!(err:% = error; "Failed to open Docker event stream"),

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::Engine;
-use super::client::Content;
+use super::client::Payload;
 use super::observed::{process_of, text};
 use crate::model::types::{ContainerId, SandboxId, Streams, go_duration};
 use crate::platform::rt;
@@ -55,7 +55,7 @@ impl DockerSession {
 /// Sets the size of a terminal, named by its session.
 pub(super) async fn resize(engine: &Engine, path: &str, width: u16, height: u16) -> Result<(), RuntimeError> {
     let path = format!("{path}?h={height}&w={width}");
-    engine.client.post("Exec", &path, Content::None).await.map(drop)
+    engine.client.post("Exec", &path, Payload::None).await.map(drop)
 }
 
 /// Streams of a connection; the task ends with the output.
@@ -156,14 +156,14 @@ pub(super) async fn exec(
     });
     let path = format!("/containers/{id}/exec");
     let made =
-        engine.client.post(call, &path, Content::Json(&request)).await.map_err(|error| match error.kind {
+        engine.client.post(call, &path, Payload::Json(&request)).await.map_err(|error| match error.kind {
             // A container that does not run is a conflict here.
             ErrorKind::AlreadyExists => RuntimeError { kind: ErrorKind::Refused, ..error },
             _ => error,
         })?;
     let exec = text(&made["Id"]);
     let start = json!({ "Detach": false, "Tty": wanted.tty });
-    let stream = engine.client.hijack(call, &format!("/exec/{exec}/start"), Content::Json(&start)).await?;
+    let stream = engine.client.hijack(call, &format!("/exec/{exec}/start"), Payload::Json(&start)).await?;
     let Coupled { stdin, stdout, stderr, pump } = couple(stream, wanted);
     let guard = Guard { engine: Rc::clone(&engine), exec: Some(exec.clone()), pump };
     let resize = format!("/exec/{exec}/resize");
@@ -275,7 +275,7 @@ pub(super) async fn attach(
         number(stdout || tty),
         number(stderr && !tty)
     );
-    let stream = engine.client.hijack(call, &path, Content::None).await?;
+    let stream = engine.client.hijack(call, &path, Payload::None).await?;
     let Coupled { stdin, stdout, stderr, pump } = couple(stream, Streams { tty, ..wanted });
     let mut guard = Guard { engine, exec: None, pump };
     let exit = Box::pin(async move {

@@ -9,7 +9,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::Engine;
-use super::client::{Content, escaped, forgive_not_found, last_line};
+use super::client::{Payload, escaped, forgive_not_found, last_line};
 use super::observed::{image_status, is_of_pod, listed_image, text};
 use super::request::PAUSE_IMAGE;
 use crate::codec::base64;
@@ -40,7 +40,7 @@ pub(super) async fn pull(
     let version = digest.or(tag).unwrap_or("latest");
     let path = format!("/images/create?fromImage={}&tag={}", escaped(name), escaped(version));
     let operation = Operation::begin(call);
-    let content = auth.map_or(Content::None, |auth| Content::Auth(header(auth)));
+    let content = auth.map_or(Payload::None, |auth| Payload::Auth(header(auth)));
     let pulled = Box::pin(follow_pull(engine, call, &path, content)).await;
     operation.end(pulled.is_err());
     pulled?;
@@ -54,7 +54,7 @@ async fn follow_pull(
     engine: &Engine,
     call: &'static str,
     path: &str,
-    content: Content<'_>,
+    content: Payload<'_>,
 ) -> Result<(), RuntimeError> {
     let mut progress = engine.client.open(call, Method::POST, path, content).await?.into_body();
     let mut held: Vec<u8> = Vec::new();
@@ -108,7 +108,7 @@ pub(super) async fn remove(engine: &Engine, id: &str) -> Result<(), RuntimeError
     for name in names.chain([text(&found["Id"])]) {
         forgive_not_found(engine.client.delete(call, &format!("/images/{}", escaped(&name))).await)?;
     }
-    engine.image_names.borrow_mut().remove(id);
+    engine.image_names.borrow_mut().retain(|(known, _)| known != id);
     Ok(())
 }
 

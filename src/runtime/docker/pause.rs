@@ -5,6 +5,7 @@
 //! namespace, and then waits forever; SIGKILL ends it.
 
 use super::request::PAUSE_PROGRAM;
+use crate::codec::tiny_program::{self, ElfMachine, elf};
 
 /// `rt_sigaction(SIGCHLD, {SIG_IGN}, NULL, 8)`, then `pause()` in a loop. The structure comes after the code.
 #[cfg(target_arch = "x86_64")]
@@ -55,81 +56,24 @@ const CODE: [u32; 10] = [
 /// `struct sigaction` with `SIG_IGN` and nothing else.
 const ACTION: [u32; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
 
-/// ELF's numbers for the machine, and for the float calls of 32-bit ARM.
-const MACHINE: (u16, u32) = if cfg!(target_arch = "x86_64") {
-    (62, 0)
+const MACHINE: ElfMachine = if cfg!(target_arch = "x86_64") {
+    tiny_program::X86_64
 } else if cfg!(target_arch = "aarch64") {
-    (183, 0)
+    tiny_program::AARCH64
 } else {
-    (40, 0x0500_0000)
+    tiny_program::ARM
 };
-const WIDE: bool = cfg!(target_pointer_width = "64");
-/// Where it is loaded; also the alignment, for kernels with large pages.
-const BASE: u64 = 0x1_0000;
-const BLOCK: usize = 512;
-
-/// Appends the lowest bytes of a number.
-fn put(file: &mut Vec<u8>, value: u64, bytes: usize) {
-    file.extend_from_slice(&value.to_le_bytes()[..bytes]);
-}
 
 /// A program for this machine that does nothing.
 fn program() -> Vec<u8> {
-    let (file_header, program_header) = if WIDE { (64_u64, 56_u64) } else { (52, 32) };
     let words = CODE.iter().chain(&ACTION);
     let code: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
-    let start = (file_header + program_header).next_multiple_of(8);
-    let length = start + u64::try_from(code.len()).unwrap_or_default();
-    let mut file = vec![0x7f, b'E', b'L', b'F', if WIDE { 2 } else { 1 }, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let word = if WIDE { 8 } else { 4 };
-    put(&mut file, 2, 2);
-    put(&mut file, MACHINE.0.into(), 2);
-    put(&mut file, 1, 4);
-    for value in [BASE + start, file_header, 0] {
-        put(&mut file, value, word);
-    }
-    put(&mut file, MACHINE.1.into(), 4);
-    for value in [file_header, program_header, 1, 0, 0, 0] {
-        put(&mut file, value, 2);
-    }
-    // One segment, all of the file, to be read and executed.
-    put(&mut file, 1, 4);
-    if WIDE {
-        put(&mut file, 5, 4);
-    }
-    for value in [0, BASE, BASE, length, length] {
-        put(&mut file, value, word);
-    }
-    if !WIDE {
-        put(&mut file, 5, 4);
-    }
-    put(&mut file, BASE, word);
-    file.resize(usize::try_from(start).unwrap_or_default(), 0);
-    file.extend(code);
-    file
+    elf(&MACHINE, &code)
 }
 
 /// The root directory of the image, as a tar archive.
 pub(super) fn archive() -> Vec<u8> {
-    let program = program();
-    let mut header = [0_u8; BLOCK];
-    let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
-    put(0, PAUSE_PROGRAM);
-    put(100, "0000755\0");
-    put(108, "0000000\0");
-    put(116, "0000000\0");
-    put(124, &format!("{:011o}\0", program.len()));
-    put(136, "00000000000\0");
-    put(148, "        ");
-    put(156, "0");
-    put(257, "ustar\u{0}00");
-    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    let mut archive = header.to_vec();
-    archive.extend(program);
-    // The end is two blocks of zeros.
-    archive.resize(archive.len().next_multiple_of(BLOCK) + 2 * BLOCK, 0);
-    archive
+    tiny_program::archive(PAUSE_PROGRAM, &program())
 }
 
 #[cfg(test)]
@@ -164,7 +108,7 @@ mod tests {
     #[test]
     fn its_archive_is_a_tar_of_one_file() {
         let archive = archive();
-        assert_eq!(archive.len() % BLOCK, 0);
+        assert_eq!(archive.len() % 512, 0);
         let mut tar =
             Command::new("tar").arg("-tv").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("tar");
         std::io::Write::write_all(&mut tar.stdin.take().expect("piped"), &archive).expect("write it");

@@ -89,7 +89,10 @@ fn labels(
 
 /// Sets a member unless the value is zero or empty.
 fn put(object: &mut Map<String, Value>, name: &str, value: impl Into<Value>) {
-    let value = value.into();
+    put_value(object, name, value.into());
+}
+
+fn put_value(object: &mut Map<String, Value>, name: &str, value: Value) {
     let is_empty = match &value {
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::client::{Content, forgive_not_found};
+use super::client::{Payload, forgive_not_found};
 use super::observed::{labels_of, process_of, text};
 use super::request::{self, CONTAINER, SANDBOX_ID};
 use super::{Engine, container, pause};
@@ -49,13 +49,13 @@ pub(super) async fn run(engine: &Engine, config: &SandboxConfig) -> Result<Sandb
 async fn load_pause(engine: &Engine, call: &'static str) -> Result<(), RuntimeError> {
     // Podman ignores a tag beside the name.
     let path = format!("/images/create?fromSrc=-&repo={}", request::PAUSE_IMAGE);
-    engine.client.post(call, &path, Content::Tar(pause::archive())).await.map(drop)
+    engine.client.post(call, &path, Payload::Tar(pause::archive())).await.map(drop)
 }
 
 /// Starts the sandbox's container, and gives it what the engine would not.
 async fn connect(engine: &Engine, id: &SandboxId, config: &SandboxConfig) -> Result<(), RuntimeError> {
     let call = "RunPodSandbox";
-    engine.client.post(call, &format!("/containers/{id}/start"), Content::None).await?;
+    engine.client.post(call, &format!("/containers/{id}/start"), Payload::None).await?;
     let object = engine.inspect(call, id.as_str()).await?;
     let refused = |message: String| RuntimeError::new(call, ErrorKind::Refused, message);
     let pid =
@@ -103,11 +103,11 @@ async fn containers_of(
 /// By SIGKILL, at once.
 async fn kill(engine: &Engine, call: &'static str, id: &str) -> Result<(), RuntimeError> {
     let path = format!("/containers/{id}/stop?t=0");
-    forgive_not_found(engine.client.post(call, &path, Content::None).await)
+    forgive_not_found(engine.client.post(call, &path, Payload::None).await)
 }
 
 /// While the namespace still exists, as CNI's plugins prefer.
-async fn disconnect(engine: &Engine, call: &'static str, id: &SandboxId) -> Result<(), RuntimeError> {
+pub(super) async fn disconnect(engine: &Engine, call: &'static str, id: &SandboxId) -> Result<(), RuntimeError> {
     let Ok(network) = engine.network(call) else { return Ok(()) };
     let object = match engine.inspect(call, id.as_str()).await {
         Ok(object) => object,

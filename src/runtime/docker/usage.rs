@@ -1,6 +1,6 @@
 //! What only the engine knows of usage: writable layers, and the disk of images. Cgroups are read elsewhere.
 //!
-//! Owns the figures of layers, which are measured anew when they are old.
+//! Owns the figures of layers, which are measured again when they are old.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +21,7 @@ const FIGURES_HOLD: Duration = Duration::from_secs(60);
 const CALL: &str = "ListContainerStats";
 
 /// The writable layer of a container: where it is, and how large it was.
+#[derive(Clone)]
 pub(super) struct MeasuredLayer {
     /// `None` where the engine's store does not say; then only the engine can measure.
     place: Option<PathBuf>,
@@ -34,7 +35,7 @@ pub(super) async fn usage(engine: &Engine, disks: bool) -> Result<RuntimeUse, Ru
     }
     let listed = engine.list(CALL, super::request::CONTAINER, None).await?;
     let ids: Vec<String> = listed.iter().map(|item| text(&item["Id"])).collect();
-    engine.layers.borrow_mut().retain(|id, _| ids.contains(id));
+    engine.layers.borrow_mut().retain(|(id, _)| ids.contains(id));
     for id in ids {
         if let Some(layer) = layer(engine, &id).await? {
             let figures = ContainerFigures { layer: Some(layer), ..ContainerFigures::default() };
@@ -46,10 +47,12 @@ pub(super) async fn usage(engine: &Engine, disks: bool) -> Result<RuntimeUse, Ru
 }
 
 async fn layer(engine: &Engine, id: &str) -> Result<Option<DiskFigures>, RuntimeError> {
-    let known = engine.layers.borrow().get(id).map(|layer| (layer.place.clone(), layer.measured.clone()));
+    let known = engine.layers.borrow().iter().find(|(known, _)| known == id).map(|(_, layer)| layer.clone());
     let place = match known {
-        Some((_, Some((at, figures)))) if at.elapsed() < FIGURES_HOLD => return Ok(Some(figures)),
-        Some((place, _)) => place,
+        Some(MeasuredLayer { measured: Some((at, figures)), .. }) if at.elapsed() < FIGURES_HOLD => {
+            return Ok(Some(figures));
+        }
+        Some(layer) => layer.place,
         None => {
             let object = match engine.inspect(CALL, id).await {
                 Ok(object) => object,
@@ -73,7 +76,9 @@ async fn layer(engine: &Engine, id: &str) -> Result<Option<DiskFigures>, Runtime
         DiskFigures { place, bytes: object["SizeRw"].as_u64(), inodes: None }
     };
     let measured = Some((Instant::now(), figures.clone()));
-    engine.layers.borrow_mut().insert(id.to_owned(), MeasuredLayer { place, measured });
+    let mut layers = engine.layers.borrow_mut();
+    layers.retain(|(known, _)| known != id);
+    layers.push((id.to_owned(), MeasuredLayer { place, measured }));
     Ok(Some(figures))
 }
 

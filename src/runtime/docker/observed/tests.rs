@@ -36,7 +36,7 @@ fn a_listed_sandbox_is_ready_once_it_has_its_network() {
 }
 
 #[test]
-fn a_listed_container_has_its_attempt_from_its_name_even_with_a_suffix() {
+fn a_listed_container_has_its_attempt_from_its_name() {
     let mut item = json!({
         "Id": "c1", "Names": ["/k8s_main_web_ns_u1_3_0badcafe"], "State": "exited", "Created": 7,
         "Image": "sha256:1", "ImageID": "sha256:1", "Labels": labels(CONTAINER),
