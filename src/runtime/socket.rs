@@ -47,9 +47,7 @@ impl SocketRuntime {
     ///
     /// # Errors
     /// Nothing answers, or it is no runtime.
-    pub(crate) fn found(
-        &self,
-    ) -> Pin<Box<dyn Future<Output = Result<&FoundRuntime, RuntimeError>> + '_>> {
+    pub(crate) fn found(&self) -> Pin<Box<dyn Future<Output = Result<&FoundRuntime, RuntimeError>> + '_>> {
         Box::pin(self.found.get_or_try_init(|| self.find()))
     }
 

@@ -9,6 +9,7 @@ use super::Node;
 use super::restarts::kill_instance;
 use crate::support::agent::PATIENCE;
 use crate::support::containerd::Instance;
+use crate::support::runtime::TestRuntime;
 use crate::support::wait::{stays, wait_for};
 
 #[test]
@@ -120,6 +121,42 @@ fn a_killed_runtime_comes_back_and_nothing_is_made_twice() {
     kill_instance(&stable);
     node.running_other_than("stable", &stable.id);
     assert!(killed.elapsed() < Duration::from_secs(30), "{:?}: {}", killed.elapsed(), node.agent.log_tail());
+}
+
+fn a_sandbox_removed_by_docker_rm_gives_its_network_back() {
+    let mut node = Node::new();
+    let mut pod = node.pod("web", "sleep 1000");
+    pod["spec"]["hostNetwork"] = json!(false);
+    node.apply(&pod);
+    node.agent.start();
+    let container = node.running("web");
+    let TestRuntime::Docker(docker) = &node.runtime else { panic!("this is about Docker") };
+    let sandbox = docker.instances().into_iter().find(Instance::is_sandbox).expect("the pod has one");
+    let gone = docker.call("DELETE", &format!("/containers/{}?force=1", sandbox.id), &[]);
+    assert!(gone.as_ref().is_ok_and(|answer| answer.0 == 204), "{gone:?}");
+    node.running_other_than("web", &container.id);
+    let records = node.runtime.scratch().path().join("state/network");
+    wait_for("its record to go", PATIENCE, || {
+        let files = std::fs::read_dir(&records).expect("list the records").flatten();
+        let found: Vec<String> = files
+            .map(|file| file.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.ends_with(".json"))
+            .collect();
+        if found.len() == 1 && !found[0].starts_with(&sandbox.id) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    });
+}
+
+mod only_docker {
+    use crate::support::runtime::{Kind, on};
+
+    #[test]
+    fn a_sandbox_removed_by_docker_rm_gives_its_network_back() {
+        on(Kind::Docker, super::a_sandbox_removed_by_docker_rm_gives_its_network_back);
+    }
 }
 
 fn manifest_removed_while_the_agent_is_down_stops_its_pod() {

@@ -135,7 +135,9 @@ fn external(endpoint: &str, network: Option<NetworkConfig>) -> Vec<PreflightFind
         let driver = runtime.cgroup_driver().await.map_err(|error| chain(&error));
         let restore = runtime.keeps_containers().await;
         let network = runtime.is_docker().await.then_some(status.network_ready);
-        status.runtime_ready.map(|()| (format!("{} {}", version.name, version.version), driver, restore, network))
+        status
+            .runtime_ready
+            .map(|()| (format!("{} {}", version.name, version.version), driver, restore, network))
     };
     let answer = rt::run(async { timeout(CONNECT, ask).await });
     let said = match answer {

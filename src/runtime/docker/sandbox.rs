@@ -107,7 +107,11 @@ async fn kill(engine: &Engine, call: &'static str, id: &str) -> Result<(), Runti
 }
 
 /// While the namespace still exists, as CNI's plugins prefer.
-pub(super) async fn disconnect(engine: &Engine, call: &'static str, id: &SandboxId) -> Result<(), RuntimeError> {
+pub(super) async fn disconnect(
+    engine: &Engine,
+    call: &'static str,
+    id: &SandboxId,
+) -> Result<(), RuntimeError> {
     let Ok(network) = engine.network(call) else { return Ok(()) };
     let object = match engine.inspect(call, id.as_str()).await {
         Ok(object) => object,
