@@ -74,14 +74,17 @@ pub(crate) struct DockerRuntime {
     follower: RefCell<Option<JoinHandle<()>>>,
 }
 
+/// A list, as what is below: each sort of map is code of its own.
+type SandboxAddresses = Vec<(SandboxId, Vec<String>)>;
+
 struct Engine {
     client: Client,
     log: Option<(u64, usize)>,
     network: Option<PodNetwork>,
     /// The records of the network.
     network_state: Option<PathBuf>,
-    /// The addresses of sandboxes; `None` until the records were read. Lists, here and below: each sort of map is code of its own.
-    addresses: RefCell<Option<Vec<(SandboxId, Vec<String>)>>>,
+    /// `None` until the records were read.
+    addresses: RefCell<Option<SandboxAddresses>>,
     /// Held while the records are read.
     recovery: Mutex<()>,
     facts: RefCell<Option<EngineFacts>>,
