@@ -59,7 +59,7 @@ async fn stream(engine: Rc<Engine>) {
     let changed = Rc::downgrade(&engine);
     // The stream does not keep the engine.
     drop(engine);
-    let mut held = Vec::new();
+    let mut held: Vec<u8> = Vec::new();
     while let Some(Ok(frame)) = events.frame().await {
         let Some(engine) = changed.upgrade() else { return };
         engine.changed.notify_one();
