@@ -139,14 +139,9 @@ fn a_sandbox_removed_by_docker_rm_gives_its_network_back() {
     wait_for("its record to go", PATIENCE, || {
         let files = std::fs::read_dir(&records).expect("list the records").flatten();
         let found: Vec<String> = files
-            .map(|file| file.file_name().to_string_lossy().into_owned())
-            .filter(|name| name.ends_with(".json"))
+            .filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".json")?.to_owned()))
             .collect();
-        if found.len() == 1 && !found[0].starts_with(&sandbox.id) {
-            Ok(())
-        } else {
-            Err(format!("{found:?}"))
-        }
+        if found.len() == 1 && found[0] != sandbox.id { Ok(()) } else { Err(format!("{found:?}")) }
     });
 }
 
