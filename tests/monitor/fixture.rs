@@ -160,7 +160,7 @@ pub fn entries(log: &Path) -> Vec<(String, String, Vec<u8>)> {
         .into_iter()
         .map(|line| {
             let Some(parsed) = cri_log::parse(line) else { panic!("no entry: {line:?}") };
-            let time = std::str::from_utf8(parsed.time).expect("a time");
+            let time = std::str::from_utf8(&parsed.time).expect("a time");
             assert!(time.len() == 30 && time.ends_with('Z'), "{time}");
             let stream = if parsed.is_stderr { "stderr" } else { "stdout" };
             let tag = if parsed.is_partial { "P" } else { "F" };

@@ -256,7 +256,7 @@ fn store_key_keeps_secrets_encrypted_and_recoverable() {
     assert!(!in_store(&node), "nothing is written in the clear instead");
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     objects_reach_env_and_volumes_and_updates_only_volumes,
     pod_waits_until_its_missing_objects_exist,
     rwop_claim_serves_one_pod_and_is_kept_while_in_use,

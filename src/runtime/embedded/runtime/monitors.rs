@@ -2,8 +2,6 @@
 //!
 //! Owns monitors as children of this process, and reaps them.
 
-use std::io;
-use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,13 +13,10 @@ use super::processes::Process;
 use super::{Failure, RuntimeInner};
 use crate::platform::logging::chain;
 use crate::platform::rt;
-use crate::platform::sys::netlink::namespace;
 
 /// Poll interval: a killed process ends after a moment, and one that is not a child of this process cannot be
 /// waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// A program inside the pod accepts at once or not at all.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the monitor of a sandbox and returns its process id when it is ready.
 pub(super) async fn spawn(
@@ -56,23 +51,4 @@ pub(super) async fn until_gone(process: Process, patience: Duration) -> bool {
         }
     };
     tokio::time::timeout(patience, gone).await.is_ok()
-}
-
-/// The first of these addresses that accepts a connection made from inside a network namespace (`None`: the
-/// node's).
-pub(super) fn connect_inside(netns: Option<&Path>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let connect = || {
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in addresses {
-            match TcpStream::connect_timeout(address, CONNECT_PATIENCE) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    };
-    match netns {
-        None => connect(),
-        Some(path) => namespace::inside(&namespace::open(path)?, connect)?,
-    }
 }
