@@ -148,9 +148,7 @@ impl Schema {
 
     #[must_use]
     pub fn of_kind(&self, group_version: &str, kind: &str) -> Option<Type<'_>> {
-        self.types().find(|known| {
-            known.is_kind() && !known.is_list && known.name == kind && known.group_version == group_version
-        })
+        self.all_named(kind).find(|known| known.is_kind() && known.group_version == group_version)
     }
 
     /// The type that a shape within `from` names, without `[]` and `{}`; none for a plain value.
@@ -163,17 +161,24 @@ impl Schema {
             return None;
         }
         let mut found = None;
-        for (index, block) in self.blocks.iter().enumerate().filter(|(_, block)| !block.is_list) {
-            let rest = self.text[block.start..block.end].strip_prefix(name);
-            if rest.is_some_and(|rest| rest.starts_with([' ', ':', '\n'])) {
-                let known = self.at(index);
-                if known.package == from.package {
-                    return Some(known);
-                }
-                found = found.or(Some(known));
+        for known in self.all_named(name) {
+            if known.package == from.package {
+                return Some(known);
             }
+            found = found.or(Some(known));
         }
         found
+    }
+
+    /// The types of this name in all packages. Of the others no more is read than their first letters: objects are checked with
+    /// thousands of these calls.
+    fn all_named<'a>(&'a self, name: &str) -> impl Iterator<Item = Type<'a>> {
+        let is_named = move |block: &Block| {
+            let rest = self.text.as_bytes()[block.start..block.end].strip_prefix(name.as_bytes());
+            !block.is_list && rest.is_some_and(|rest| matches!(rest.first(), Some(b' ' | b':' | b'\n')))
+        };
+        let named = self.blocks.iter().enumerate().filter(move |(_, block)| is_named(block));
+        named.map(|(index, _)| self.at(index))
     }
 
     /// The places of these types, in [`Self::types`], and of all that they consist of.
@@ -236,25 +241,37 @@ impl<'s> Type<'s> {
     }
 
     pub fn fields(self) -> impl Iterator<Item = Field<'s>> {
-        let kind = if self.is_kind() { KIND } else { "" };
-        kind.lines().chain(self.body.lines()).map(|line| {
-            let (head, marks, text) = split(&line[1..]);
-            let (shape, marks) = marks.split_once(' ').unwrap_or((marks, ""));
-            let (name, is_required) = match head.strip_suffix('!') {
-                Some(name) => (name, true),
-                None => (head, false),
-            };
-            Field { name, is_required, shape, text, marks }
-        })
+        self.lines().map(Field::of)
     }
 
+    fn lines(self) -> impl Iterator<Item = &'s str> {
+        let kind = if self.is_kind() { KIND } else { "" };
+        kind.lines().chain(self.body.lines())
+    }
+
+    /// Reads no other field than that.
     #[must_use]
     pub fn field(self, name: &str) -> Option<Field<'s>> {
-        self.fields().find(|field| field.name == name)
+        let is_named = |line: &&str| {
+            let rest = line.as_bytes()[1..].strip_prefix(name.as_bytes());
+            rest.is_some_and(|rest| matches!(rest.first(), Some(b' ' | b'!')))
+        };
+        // A name with a space is none of a field, even where a line begins with it.
+        self.lines().find(is_named).map(Field::of).filter(|field| field.name == name)
     }
 }
 
 impl<'s> Field<'s> {
+    fn of(line: &'s str) -> Self {
+        let (head, marks, text) = split(&line[1..]);
+        let (shape, marks) = marks.split_once(' ').unwrap_or((marks, ""));
+        let (name, is_required) = match head.strip_suffix('!') {
+            Some(name) => (name, true),
+            None => (head, false),
+        };
+        Self { name, is_required, shape, text, marks }
+    }
+
     /// The word is among its marks.
     #[must_use]
     pub fn has(&self, word: &str) -> bool {

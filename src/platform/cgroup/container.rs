@@ -6,6 +6,7 @@
 //! unknown cgroups below a slice, and leaves a delegated scope to its requester. Everything here blocks: for
 //! the pool of `rt::blocking`.
 
+use std::fs::read_to_string;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,26 +27,21 @@ pub(crate) struct ContainerCgroup {
 /// The default period in microseconds.
 const DEFAULT_PERIOD: i64 = 100_000;
 
-/// Makes a container's cgroup in every hierarchy, with its limits and its device rules. An existing cgroup is
-/// fine.
+/// Gives a container's cgroup, which [`make_leaf`] made in `dirs`, its limits and its device rules.
 ///
 /// # Errors
 /// The first failure other than a missing permission or controller. Device rules are never left out where
 /// there are device cgroups.
-pub(crate) fn make_container(
+pub(crate) fn limit(
     config: &CgroupConfig,
-    parent: &str,
-    name: &str,
+    dirs: &[PathBuf],
     resources: &LinuxResources,
     rules: &[DeviceRule],
-) -> Result<ContainerCgroup, CgroupError> {
-    let mut cgroup = make_leaf(config, parent, name)?;
-    if config.v2 {
-        cgroup.skipped.extend(tree::delegate_controllers(config, &leaf(config, parent, name)?));
-    }
-    cgroup.skipped.extend(update(&cgroup.dirs, resources)?);
-    cgroup.skipped.extend(devices::allow(&cgroup.dirs, config.v2, rules)?);
-    Ok(cgroup)
+) -> Result<Vec<Skipped>, CgroupError> {
+    let mut skipped = if config.v2 { tree::delegate_controllers(config, dirs) } else { Vec::new() };
+    skipped.extend(update(dirs, resources)?);
+    skipped.extend(devices::allow(dirs, config.v2, rules)?);
+    Ok(skipped)
 }
 
 /// Makes a cgroup without limits below a pod's, for the pod's monitor: with version 2 a cgroup whose children
@@ -149,21 +145,25 @@ pub(crate) fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupErro
 /// # Errors
 /// The first value that the kernel refuses other than for a missing permission or controller.
 pub(crate) fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skipped>, CgroupError> {
-    let mut skipped = Vec::new();
+    let (mut skipped, mut has_huge_pages) = (Vec::new(), false);
     let mut left: Vec<&String> = resources.unified.keys().collect();
     for directory in dirs {
         // Version 2 is recognised by its files: these exist in every cgroup of version 2 but the root.
         let unified = directory.join("cgroup.type").exists() || directory.join("cgroup.events").exists();
         let mut files = if unified { v2_files(resources)? } else { v1_files(resources) };
-        files.retain(|file| has_controller(directory, file.controller));
+        let listed =
+            unified.then(|| read_to_string(directory.join("cgroup.controllers")).unwrap_or_default());
+        files.retain(|file| match &listed {
+            Some(listed) => listed.split_whitespace().any(|name| name == file.controller),
+            None => is_of_v1(directory, file),
+        });
         if unified {
             left.retain(|name| !files.iter().any(|file| file.file == **name));
         }
+        has_huge_pages |= files.iter().any(|file| file.controller == "hugetlb");
         write_all(directory, &files, &mut skipped)?;
     }
-    if !resources.hugepage_limits.is_empty()
-        && !dirs.iter().any(|directory| has_controller(directory, "hugetlb"))
-    {
+    if !resources.hugepage_limits.is_empty() && !has_huge_pages {
         let why = "no cgroup hierarchy has the controller \"hugetlb\"".to_owned();
         skipped.push(Skipped { what: "huge page limits".to_owned(), why });
     }
@@ -173,19 +173,15 @@ pub(crate) fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec
     Ok(skipped)
 }
 
-/// Whether a directory is in a hierarchy with this controller.
-fn has_controller(directory: &Path, controller: &str) -> bool {
-    if let Ok(listed) = std::fs::read_to_string(directory.join("cgroup.controllers")) {
-        return listed.split_whitespace().any(|name| name == controller);
-    }
-    // Version 1 does not list controllers; a file that every cgroup of the controller has proves it.
-    let witness = match controller {
+/// Whether a directory is in the hierarchy of the file's controller. Version 1 does not list controllers; a file that every
+/// cgroup of the controller has proves it.
+fn is_of_v1(directory: &Path, file: &ValueFile) -> bool {
+    let witness = match file.controller {
         "cpu" => "cpu.shares",
         "memory" => "memory.limit_in_bytes",
         "pids" => "pids.max",
         "cpuset" => "cpuset.cpus",
-        "hugetlb" => return tree::has_file_like(directory, "hugetlb."),
-        _ => return false,
+        _ => &file.file,
     };
     directory.join(witness).exists()
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::{fmt, io};
 
 use super::file::{ValueFile, write_file};
@@ -11,6 +12,9 @@ use super::{CgroupConfig, CgroupError, Skipped, v1, v2};
 use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::runtime_config::CgroupValues;
 use crate::platform::sys::kill::kill_process;
+
+/// Where every distribution mounts them.
+const MOUNT: &str = "/sys/fs/cgroup";
 
 /// The controllers that pods' cgroups use.
 pub(super) const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
@@ -88,6 +92,13 @@ pub(super) fn make_in(
     above: Above,
 ) -> Result<Vec<Skipped>, CgroupError> {
     let mut skipped = Vec::new();
+    let inherits = !config.v2 && hierarchy.controllers.iter().any(|controller| controller == "cpuset");
+    let whole = path.below(&hierarchy.root);
+    // Usually those above it are there.
+    if !config.v2 && std::fs::create_dir(&whole).is_ok() && (!inherits || v1::inherit_cpuset(&whole).is_ok())
+    {
+        return Ok(skipped);
+    }
     let mut current = hierarchy.root.clone();
     let mut parts = path.0.iter().peekable();
     while let Some(part) = parts.next() {
@@ -101,7 +112,7 @@ pub(super) fn make_in(
             }
             _ => {}
         }
-        if !config.v2 && hierarchy.controllers.iter().any(|controller| controller == "cpuset") {
+        if inherits {
             v1::inherit_cpuset(&current)
                 .map_err(|source| CgroupError::Create { path: current.clone(), source })?;
         }
@@ -109,13 +120,14 @@ pub(super) fn make_in(
     Ok(skipped)
 }
 
-/// Gives an existing cgroup of version 2 the controllers of those above it.
-pub(super) fn delegate_controllers(config: &CgroupConfig, path: &Relative) -> Vec<Skipped> {
-    let give = |hierarchy: Hierarchy| {
-        let directory = path.below(&hierarchy.root);
+/// Gives existing cgroups of version 2 the controllers of those above them.
+pub(super) fn delegate_controllers(config: &CgroupConfig, dirs: &[PathBuf]) -> Vec<Skipped> {
+    let hierarchies = hierarchies(config);
+    let give = |directory: &PathBuf| {
+        let hierarchy = hierarchies.iter().find(|one| directory.starts_with(&one.root))?;
         directory.parent().map(|above| v2::enable_controllers(above, &hierarchy.controllers))
     };
-    hierarchies(config).into_iter().filter_map(give).flatten().collect()
+    dirs.iter().filter_map(give).flatten().collect()
 }
 
 /// Writes the values to the hierarchies that have their controllers.
@@ -216,12 +228,6 @@ pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a directory has a file whose name starts with `prefix`.
-pub(super) fn has_file_like(directory: &Path, prefix: &str) -> bool {
-    let mut entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
-}
-
 /// Directories in a directory, sorted; empty when it cannot be read. Links are not followed: v1 has `cpu` for
 /// `cpu,cpuacct`.
 pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
@@ -235,8 +241,17 @@ pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
 }
 
 /// All hierarchies, including those whose controllers the agent does not use (`systemd`, `freezer`): runtimes
-/// use them, too. A directory that is not a mount point (`OpenRC` leaves it there) is none.
+/// use them, too. Those of the machine's version 1 are looked for once: they are mounted before the agent starts.
 pub(super) fn hierarchies(config: &CgroupConfig) -> Vec<Hierarchy> {
+    static OF_MACHINE: OnceLock<Vec<Hierarchy>> = OnceLock::new();
+    if !config.v2 && config.mount == Path::new(MOUNT) {
+        return OF_MACHINE.get_or_init(|| find_hierarchies(config)).clone();
+    }
+    find_hierarchies(config)
+}
+
+/// A directory that is not a mount point (`OpenRC` leaves it there) is none.
+fn find_hierarchies(config: &CgroupConfig) -> Vec<Hierarchy> {
     let known = |names: &str, separator: char| -> Vec<String> {
         names
             .split(separator)

@@ -13,6 +13,9 @@ pub(super) fn inherit_cpuset(directory: &Path) -> io::Result<()> {
         let Ok(own) = std::fs::read_to_string(directory.join(file)) else { continue };
         if own.trim().is_empty() {
             let inherited = std::fs::read_to_string(parent.join(file))?;
+            if inherited.trim().is_empty() {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             write_file(&directory.join(file), inherited.trim())?;
         }
     }

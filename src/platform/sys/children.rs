@@ -3,8 +3,10 @@
 //!
 //! Owns nothing.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 use nix::libc;
 
@@ -27,15 +29,20 @@ impl Drop for NeverReturns {
     }
 }
 
-/// Runs `child` in a new process, which exits with the code that it returns. Returns the process's id.
+/// Runs `child` in a new process, which exits with the code that it returns. Returns the process's id. With a cgroup of
+/// version 2 the child is in it from its start, if the kernel can (Linux 5.7).
 ///
 /// # Errors
 /// No more processes or memory; `EINVAL` when this process has more than one thread.
-pub(crate) fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
+pub(crate) fn fork(cgroup: Option<&Path>, child: impl FnOnce() -> i32) -> io::Result<i32> {
     super::clone::check_single_thread()?;
     // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from
     // unwinding into frames that belong to the parent.
-    match unsafe { libc::fork() } {
+    let answer = match cgroup.and_then(fork_into) {
+        Some(answer) => answer,
+        None => unsafe { libc::fork() },
+    };
+    match answer {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             let guard = NeverReturns;
@@ -46,6 +53,25 @@ pub(crate) fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
         }
         pid => Ok(pid),
     }
+}
+
+/// The C library's constant of this name is too narrow for it.
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
+
+/// Forks into a cgroup; `None` when that cannot be done.
+fn fork_into(cgroup: &Path) -> Option<i32> {
+    let directory = File::open(cgroup).ok()?;
+    // SAFETY: all zeros are valid values of these numbers.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
+    arguments.cgroup = u64::try_from(directory.as_raw_fd()).ok()?;
+    // SAFETY: without CLONE_VM and with no stack given this is fork, as in `clone::fork`; the kernel reads the arguments, a local
+    // of this function.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_clone3, &raw const arguments, std::mem::size_of::<libc::clone_args>())
+    };
+    i32::try_from(answer).ok().filter(|answer| *answer >= 0)
 }
 
 /// Reaps any one child; `None` when none has ended.
@@ -208,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_child_ends_with_its_code_or_the_signal_that_ended_it() {
-        let pid = fork(|| 7).unwrap();
+        let pid = fork(None, || 7).unwrap();
         let wait = |pid| loop {
             match reap() {
                 Some(exit) if exit.pid == pid => break exit,
@@ -217,7 +243,7 @@ mod tests {
         };
         assert_eq!(wait(pid), ChildExit { pid, code: 7, signal: 0 });
 
-        let pid = fork(|| {
+        let pid = fork(None, || {
             loop {
                 std::thread::park();
             }
@@ -234,8 +260,26 @@ mod tests {
     }
 
     #[test]
+    fn a_child_starts_in_its_cgroup_or_where_its_parent_is() {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+        let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists()).unwrap();
+        let name = format!("agent-fork-{}", std::process::id());
+        let cgroup = root.join(&name);
+        std::fs::create_dir(&cgroup).unwrap();
+        for (cgroup, code) in [(cgroup.as_path(), 1), (&root.join("missing"), 0), (Path::new("/"), 0)] {
+            let is_inside = || {
+                let table = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+                i32::from(table.lines().any(|line| line == format!("0::/{name}")))
+            };
+            let pid = fork(Some(cgroup), is_inside).unwrap();
+            assert_eq!(super::super::clone::wait(pid).unwrap(), code, "{}", cgroup.display());
+        }
+        std::fs::remove_dir(&cgroup).unwrap();
+    }
+
+    #[test]
     fn a_child_that_panics_does_not_come_back() {
-        let pid = fork(|| panic!("in the child")).unwrap();
+        let pid = fork(None, || panic!("in the child")).unwrap();
         loop {
             match reap() {
                 Some(exit) if exit.pid == pid => return assert_eq!((exit.code, exit.signal), (127, 0)),

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::layout::ContainerDir;
 use super::spec::Bundle;
@@ -42,6 +42,15 @@ impl ContainerFacts {
             external: !bundle.external_runtime.is_empty(),
             log: (!bundle.log_path.as_os_str().is_empty()).then(|| bundle.log_path.clone()),
             cgroups: bundle.cgroups.clone(),
+        }
+    }
+
+    /// Its cgroup where there is one hierarchy. An external runtime puts itself where it wants.
+    #[must_use]
+    pub(in crate::runtime) fn only_cgroup(&self) -> Option<&Path> {
+        match self.cgroups.as_slice() {
+            [only] if !self.external => Some(only),
+            _ => None,
         }
     }
 

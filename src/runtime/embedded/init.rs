@@ -12,6 +12,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use super::layout::ContainerDir;
 use super::spec::PodSpec;
@@ -47,6 +48,14 @@ pub(crate) struct PodHandles {
     pub procfs: Option<OwnedFd>,
     /// The pod's user namespace.
     pub users: Option<OwnedFd>,
+}
+
+/// Puts this process, which has one thread, into its cgroups.
+///
+/// # Errors
+/// The cgroup that it cannot enter.
+pub(in crate::runtime) fn enter_cgroups(directories: &[PathBuf]) -> Result<(), InitError> {
+    cgroups::enter(directories)
 }
 
 /// Puts this process, the monitor, into the pod's namespaces and makes what belongs to the pod as a whole.

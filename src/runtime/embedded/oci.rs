@@ -135,7 +135,7 @@ const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 
 /// What the pod's monitor makes.
 #[must_use]
-pub(crate) fn pod_spec(sandbox: &SandboxConfig) -> PodSpec {
+pub(crate) fn pod_spec(sandbox: &SandboxConfig, cgroups: &[PathBuf]) -> PodSpec {
     let own_network = sandbox.namespaces.network != NamespaceMode::Node;
     PodSpec {
         own_network,
@@ -147,6 +147,7 @@ pub(crate) fn pod_spec(sandbox: &SandboxConfig) -> PodSpec {
         hostname: if own_network { sandbox.hostname.clone() } else { String::new() },
         sysctls: sandbox.sysctls.clone(),
         oom_score_adj: SANDBOX_OOM_SCORE,
+        cgroups: cgroups.to_vec(),
     }
 }
 

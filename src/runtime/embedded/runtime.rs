@@ -36,7 +36,7 @@ use super::network::{Network, NetworkConfig};
 use crate::model::observed::{ObservedContainer, ObservedSandbox};
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::{ContainerId, PodUid, SandboxId};
-use crate::platform::cgroup::CgroupConfig;
+use crate::platform::cgroup::{CgroupConfig, Skipped};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt;
@@ -353,6 +353,12 @@ impl RuntimeInner {
             };
             // Without a receiver the event is dropped.
             let _ = events.send(event);
+        }
+    }
+
+    fn warn_of(&self, skipped: Vec<Skipped>) {
+        for left_out in skipped {
+            self.warn_once(&left_out.what, &left_out.why);
         }
     }
 

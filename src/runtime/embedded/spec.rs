@@ -33,6 +33,8 @@ pub struct PodSpec {
     pub sysctls: BTreeMap<String, String>,
     /// `oom_score_adj` of the monitor and the pod's init process.
     pub oom_score_adj: i32,
+    /// Directories in every cgroup hierarchy, which the monitor enters before it makes anything; empty when the agent moves it.
+    pub cgroups: Vec<PathBuf>,
 }
 
 /// One container, ready to be started.

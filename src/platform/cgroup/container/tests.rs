@@ -74,6 +74,19 @@ fn kernel_files(tree: &CgroupTree, directory: &str) {
     }
 }
 
+/// As a runtime makes a container's.
+fn make_container(
+    config: &CgroupConfig,
+    parent: &str,
+    name: &str,
+    resources: &LinuxResources,
+    rules: &[DeviceRule],
+) -> Result<ContainerCgroup, CgroupError> {
+    let mut cgroup = make_leaf(config, parent, name)?;
+    cgroup.skipped.extend(limit(config, &cgroup.dirs, resources, rules)?);
+    Ok(cgroup)
+}
+
 #[test]
 fn a_v2_container_gets_its_controllers_and_its_limits() {
     let tree = CgroupTree::new();

@@ -18,15 +18,32 @@ const MOUNT_POINT: &str = "/sys/fs/cgroup";
 /// Longer than any real list of a process's cgroups.
 const MAX_TABLE: u64 = 1 << 20;
 
-/// Puts this process into every one of `directories`.
+/// Puts this process, which has one thread, into every one of `directories`.
+///
+/// Before it moves a process the kernel stops all forks of the machine and waits for a grace period of RCU, 5 to 25 ms.
+/// It moves the calling thread without that: cgroup v1 has a file for threads (docs/adr/0064). With cgroup v2 the process was made
+/// in its cgroup where the kernel can (`children::fork`).
 pub(in crate::runtime) fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
+    if let [directory] = directories
+        && is_in(directory)
+    {
+        return Ok(());
+    }
     for directory in directories {
-        let path = directory.join("cgroup.procs");
-        let file = File::options().write(true).open(&path);
-        // 0 stands for the writing process.
+        let open = |name| File::options().write(true).open(directory.join(name));
+        let file = open("tasks").or_else(|_| open("cgroup.procs"));
+        // 0 stands for the writer.
         file.and_then(|mut file| file.write_all(b"0")).doing("enter cgroup", directory.display())?;
     }
     Ok(())
+}
+
+/// Whether this is the process's cgroup of version 2, where that is the only one.
+fn is_in(directory: &Path) -> bool {
+    let Ok(inside) = directory.strip_prefix(MOUNT_POINT) else { return false };
+    let table = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    matches!(memberships(&table).as_slice(), [Membership { controllers, path }]
+        if controllers.is_empty() && path.strip_prefix("/").is_ok_and(|path| path == inside))
 }
 
 /// A hierarchy and where this process is in it.
@@ -96,6 +113,27 @@ pub(in crate::runtime) fn mount(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::testing::TempDir;
+
+    #[test]
+    fn the_only_thread_enters_where_there_is_a_file_for_threads() {
+        let tree = TempDir::new();
+        let [v1, v2] = ["v1", "v2"].map(|name| tree.join(name));
+        for (directory, files) in [(&v1, &["tasks", "cgroup.procs"][..]), (&v2, &["cgroup.procs"])] {
+            std::fs::create_dir(directory).unwrap();
+            for file in files {
+                std::fs::write(directory.join(file), "").unwrap();
+            }
+        }
+        enter(&[v1.clone(), v2.clone()]).unwrap();
+        let read = |file: PathBuf| std::fs::read_to_string(file).unwrap();
+        assert_eq!(read(v1.join("tasks")), "0");
+        assert_eq!(read(v1.join("cgroup.procs")), "", "a move of the whole process waits");
+        assert_eq!(read(v2.join("cgroup.procs")), "0");
+        let missing = tree.join("missing");
+        let error = enter(std::slice::from_ref(&missing)).unwrap_err();
+        assert!(error.chain().contains(&*missing.to_string_lossy()), "{}", error.chain());
+    }
 
     #[test]
     fn lines_of_both_versions_are_understood_and_no_path_leads_up() {

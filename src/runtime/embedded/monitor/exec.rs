@@ -109,8 +109,8 @@ impl Monitor {
         self.epoll
             .add(report.as_fd(), Readiness::Read, token(TokenKind::ExecReport, serial))
             .map_err(context("wait for the program's start"))?;
-        let pod = &self.pod;
-        let helper = children::fork(move || {
+        let (pod, facts) = (&self.pod, &self.containers[at].facts);
+        let helper = children::fork(facts.only_cgroup(), move || {
             let [stdin, stdout, stderr] =
                 [&stdin, &stdout, &stderr].map(|fd| fd.as_ref().map_or(null.as_fd(), AsFd::as_fd));
             match children::set_stdio(stdin, stdout, stderr) {

@@ -252,7 +252,7 @@ fn the_nodes_namespaces_are_not_joined() {
     let bundle = case.run().unwrap();
     assert_eq!(bundle.oci.linux.namespaces, [Namespace { kind: "mount".into(), path: String::new() }]);
     assert!(bundle.oci.mounts.iter().any(|mount| line(mount) == "bind /dev/shm /dev/shm rbind,rprivate,rw"));
-    let spec = pod_spec(&case.sandbox);
+    let spec = pod_spec(&case.sandbox, &[]);
     assert!(
         !spec.own_network && !spec.own_ipc && !spec.own_uts && !spec.shared_pid && spec.hostname.is_empty()
     );

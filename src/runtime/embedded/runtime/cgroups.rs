@@ -28,43 +28,56 @@ fn monitor_name(id: &SandboxId) -> String {
     format!("monitor-{}", id.as_str().get(..12).unwrap_or(id.as_str()))
 }
 
-/// Puts a sandbox's monitor, with the processes that it has started until then, into the sandbox's cgroup, so
-/// that they belong to no systemd service. With the systemd driver the sandbox gets a scope that contains all
-/// its cgroups. The path is written to the record before the cgroup is made.
+/// Where the cgroups of a new sandbox are going to be, unless systemd makes them.
+pub(super) fn choose(config: &CgroupConfig, record: &mut SandboxRecord) {
+    if config.driver == CgroupDriver::Cgroupfs {
+        let parent = &record.config.cgroup_parent;
+        record.cgroup = if parent.is_empty() { own_parent(&record.id) } else { parent.clone() };
+    }
+}
+
+/// Makes the cgroup that the sandbox's monitor enters as its first step. The path of its parent has to be in the stored record
+/// before. Does nothing with the systemd driver, which needs the process first.
+pub(super) fn prepare(config: &CgroupConfig, record: &mut SandboxRecord) -> Result<Vec<Skipped>, Failure> {
+    if record.cgroup.is_empty() {
+        return Ok(Vec::new());
+    }
+    let leaf = container::make_leaf(config, &record.cgroup, &monitor_name(&record.id))
+        .map_err(|error| Failure::because("failed to create the cgroup of the pod's monitor", &error))?;
+    record.cgroups = leaf.dirs;
+    Ok(leaf.skipped)
+}
+
+/// With the systemd driver: puts a sandbox's monitor, with the processes that it has started until then, into a scope of the
+/// sandbox's own, which contains all its cgroups, so that they belong to no systemd service. The path is written to the record
+/// before the cgroup is made.
 pub(super) fn place(
     config: &CgroupConfig,
     record: &mut SandboxRecord,
     pid: i32,
     remember: impl Fn(&SandboxRecord) -> Result<(), Failure>,
 ) -> Result<Vec<Skipped>, Failure> {
+    if !record.cgroup.is_empty() {
+        return Ok(Vec::new());
+    }
     let processes = processes_of(pid);
     let mut skipped = Vec::new();
-    let parent = record.config.cgroup_parent.clone();
-    if config.driver == CgroupDriver::Systemd {
-        let slice = if parent.is_empty() { NOBODYS_SLICE } else { &parent };
-        let scope = scope_name(&record.id);
-        record.cgroup = container::scope_place(slice, &scope);
+    let parent = &record.config.cgroup_parent;
+    let slice = if parent.is_empty() { NOBODYS_SLICE.to_owned() } else { parent.clone() };
+    let scope = scope_name(&record.id);
+    record.cgroup = container::scope_place(&slice, &scope);
+    remember(record)?;
+    let started = container::start_scope(&slice, &scope, &processes)
+        .map_err(|error| Failure::because("failed to make the pod's scope", &error))?;
+    if !started {
+        record.cgroup = container::place(config, &slice);
+        let why =
+            "systemd does not respond; their limits hold until systemd changes something in their slices";
+        skipped.push(Skipped { what: "scopes of pods by systemd".to_owned(), why: why.to_owned() });
         remember(record)?;
-        let started = container::start_scope(slice, &scope, &processes)
-            .map_err(|error| Failure::because("failed to make the pod's scope", &error))?;
-        if !started {
-            record.cgroup = container::place(config, slice);
-            let why =
-                "systemd does not respond; their limits hold until systemd changes something in their slices";
-            skipped.push(Skipped { what: "scopes of pods by systemd".to_owned(), why: why.to_owned() });
-        }
-    } else if parent.is_empty() {
-        record.cgroup = own_parent(&record.id);
-    } else {
-        record.cgroup = parent;
     }
-    remember(record)?;
-    let leaf = container::make_leaf(config, &record.cgroup, &monitor_name(&record.id))
-        .map_err(|error| Failure::because("failed to create the cgroup of the pod's monitor", &error))?;
-    record.cgroups = leaf.dirs;
-    skipped.extend(leaf.skipped);
+    skipped.extend(prepare(config, record)?);
     move_processes(&record.cgroups, &processes)?;
-    remember(record)?;
     Ok(skipped)
 }
 

@@ -66,9 +66,7 @@ pub(super) async fn create(
     let creation = creation::Creation::new(&shared, &sandbox, &id, config, created_at, monitor);
     match rt::blocking("create container", move || shared_pids.and_then(|()| creation.carry_out())).await {
         Ok((record, skipped)) => {
-            for left_out in skipped {
-                shared.warn_once(&left_out.what, &left_out.why);
-            }
+            shared.warn_of(skipped);
             let container = Container::from_record(&record, ContainerPhase::Created);
             shared.state.borrow_mut().containers.insert(id.clone(), container);
             shared.announce(EventKind::Created, &sandbox, Some(&id));
@@ -332,9 +330,7 @@ pub(super) async fn update(
         record.write(&dir).map_err(|error| failed(&error))?;
         Ok::<_, Failure>(skipped)
     });
-    for left_out in updated.await? {
-        shared.warn_once(&left_out.what, &left_out.why);
-    }
+    shared.warn_of(updated.await?);
     Ok(())
 }
 

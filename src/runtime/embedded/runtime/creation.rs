@@ -222,12 +222,12 @@ impl Creation {
         input.seccomp_profile = profile.as_ref();
         let bundle = oci::bundle(&input).map_err(|error| failed(&error))?;
         let rules = oci::cgroup_rules(&bundle.oci.linux.resources.devices);
-        let made =
-            cgroup::make_container(&self.cgroup, parent, self.id.as_str(), &self.config.resources, &rules)
-                .map_err(|error| Failure::because("failed to create the container's cgroup", &error))?;
+        let limited = cgroup::limit(&self.cgroup, &record.cgroups, &self.config.resources, &rules)
+            .map_err(|error| Failure::because("failed to create the container's cgroup", &error))?;
         write_bundle(&sandbox_dir.container(self.id.as_str()), &bundle)
             .map_err(|error| Failure::because("write bundle", &error))?;
-        skipped.extend(made.skipped);
+        skipped.extend(leaf.skipped);
+        skipped.extend(limited);
         Ok(skipped)
     }
 

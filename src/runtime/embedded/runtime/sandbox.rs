@@ -17,7 +17,9 @@ use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
 use super::{Failure, RuntimeInner, cgroups, container, fault, files, monitors, view, watch};
+use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::SandboxId;
+use crate::platform::cgroup::{CgroupConfig, Skipped};
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::runtime::{ErrorKind, NamespaceMode, SandboxConfig};
@@ -90,10 +92,12 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
         monitor_protocol: protocol::VERSION,
         ..SandboxRecord::default()
     };
-    let mut record = {
-        let dir = dir.clone();
-        rt::blocking("prepare sandbox", move || prepare(&dir, &mut record).map(|()| record)).await?
+    let (mut record, skipped) = {
+        let (dir, cgroup) = (dir.clone(), shared.config.cgroup.clone());
+        let prepared = move || prepare(&dir, &cgroup, &mut record).map(|skipped| (record, skipped));
+        rt::blocking("prepare sandbox", prepared).await?
     };
+    shared.warn_of(skipped);
     let pid = monitors::spawn(shared, &dir).await?;
     if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
         sandbox.monitor = Some(pid);
@@ -102,21 +106,15 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
     if config.namespaces.pid == NamespaceMode::Pod {
         record.pod_init = processes::first_child(pid).unwrap_or(0);
     }
-    let cgroup = shared.config.cgroup.clone();
-    let (mut record, skipped) = {
-        let dir = dir.clone();
-        rt::blocking("move monitor to its cgroup", move || {
-            let remember = |record: &SandboxRecord| {
-                record.write(&dir).map_err(|error| Failure::because("store sandbox record", &error))?;
-                Ok(fault::point("sandbox:leaf")?)
-            };
-            let skipped = cgroups::place(&cgroup, &mut record, pid, remember)?;
+    if shared.config.cgroup.driver == CgroupDriver::Systemd {
+        let (dir, cgroup) = (dir.clone(), shared.config.cgroup.clone());
+        let (placed, skipped) = rt::blocking("move monitor to its cgroup", move || {
+            let skipped = cgroups::place(&cgroup, &mut record, pid, |record| store(record, &dir))?;
             Ok::<_, Failure>((record, skipped))
         })
-        .await?
-    };
-    for left_out in skipped {
-        shared.warn_once(&left_out.what, &left_out.why);
+        .await?;
+        record = placed;
+        shared.warn_of(skipped);
     }
     fault::point("sandbox:cgroup")?;
     if config.namespaces.network != NamespaceMode::Node {
@@ -124,7 +122,7 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
     }
     fault::point("sandbox:network")?;
     record.stage = SandboxStage::Ready;
-    record.write(&dir).map_err(|error| Failure::because("store sandbox record", &error))?;
+    store(&record, &dir)?;
     fault::point("sandbox:ready")?;
     let watch = monitors::watch(&dir).await?;
     if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
@@ -136,17 +134,29 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
 }
 
 /// Makes everything that needs no process.
-fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> {
+fn prepare(
+    dir: &SandboxDir,
+    cgroup: &CgroupConfig,
+    record: &mut SandboxRecord,
+) -> Result<Vec<Skipped>, Failure> {
     files::make_new_dir(&dir.0, 0o711)?;
-    record.write(dir).map_err(|error| Failure::because("store sandbox record", &error))?;
+    cgroups::choose(cgroup, record);
+    store(record, dir)?;
     fault::point("sandbox:record")?;
     files::make_new_dir(&dir.containers(), 0o711)?;
     files::mount_shm(dir, &record.config)?;
     fault::point("sandbox:shm")?;
     files::write_etc(dir, &record.config)?;
-    write_json(&dir.pod_spec(), &oci::pod_spec(&record.config))
+    let skipped = cgroups::prepare(cgroup, record)?;
+    fault::point("sandbox:leaf")?;
+    write_json(&dir.pod_spec(), &oci::pod_spec(&record.config, &record.cgroups))
         .map_err(|error| Failure::because("write the pod's specification", &error))?;
-    Ok(fault::point("sandbox:files")?)
+    fault::point("sandbox:files")?;
+    Ok(skipped)
+}
+
+fn store(record: &SandboxRecord, dir: &SandboxDir) -> Result<(), Failure> {
+    record.write(dir).map_err(|error| Failure::because("store sandbox record", &error))
 }
 
 pub(super) async fn stop(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<(), Failure> {
