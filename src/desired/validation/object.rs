@@ -4,8 +4,6 @@
 //!
 //! Owns the rules. No message contains a value of a Secret.
 
-use std::collections::BTreeSet;
-
 use super::claim::claim_spec;
 use super::{labels, metadata, resources, spec};
 use crate::model::api::pod::{ObjectMeta, ResourceRequirements};
@@ -13,9 +11,8 @@ use crate::model::field_error::{Errors, FieldError, Path};
 use crate::model::names;
 use crate::model::objects::wire::{BadKeys, STORAGE};
 use crate::model::objects::{
-    AnyObject, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, ObjectKind, RuntimeClassSpec,
+    AnyObject, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKind, RuntimeClassSpec,
 };
-use crate::model::ordered::Ordered as _;
 
 /// Upstream's limit for all values of one object together.
 const MAX_OBJECT_BYTES: usize = 1024 * 1024;
