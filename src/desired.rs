@@ -4,6 +4,7 @@
 pub mod api_pod;
 pub mod change;
 pub mod defaults;
+pub mod ephemeral;
 pub mod garbage;
 pub mod kinds;
 pub mod local_objects;

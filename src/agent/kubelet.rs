@@ -241,6 +241,8 @@ impl<R: Runtime> Kubelet<R> {
     async fn collect_garbage(&mut self) {
         if let Ok(edited) = self.pod_config.collect_garbage().await {
             self.on_edited(edited);
+            let volumes = self.workers.volumes();
+            rt::spawn("data of ephemeral volumes", async move { volumes.clean_unclaimed().await });
         }
     }
 

@@ -12,6 +12,7 @@ mod rollout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::desired::ephemeral;
 use crate::desired::kinds::addresses::{ServiceRanges, assign};
 use crate::desired::local_objects::ObjectSets;
 use crate::desired::merge::{DesiredSet, PodChange, PodOp, SetFinding, SourceState, merge};
@@ -309,7 +310,10 @@ impl PodConfig {
         let is_kept = |key: &ObjectKey| self.object_sets.find(key).is_some();
         let has_lost = objects_before.iter().flat_map(BTreeMap::keys).any(|key| !is_kept(key))
             || merged.changes.iter().any(|change| change.op == PodOp::Remove);
-        self.has_garbage |= has_lost && update.source != PodSource::Cluster;
+        let lacks_claims =
+            |change: &PodChange| change.op != PodOp::Remove && ephemeral::has_claims(&change.pod.pod);
+        let is_due = has_lost || merged.changes.iter().any(lacks_claims);
+        self.has_garbage |= is_due && update.source != PodSource::Cluster;
         self.publish_problems(update.source, problems).await;
         let view = self.views.entry(update.source).or_default();
         view.answering = answering;

@@ -6,6 +6,7 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
+mod claim;
 mod container;
 mod env;
 mod object;
@@ -39,6 +40,7 @@ pub(super) fn validate_pod(pod: &Pod) -> Vec<FieldError> {
         errors.invalid(&annotations.key(key), &pod.metadata.annotations[key], why);
     }
     spec::validate(&pod.spec, &Path::Root("spec"), &mut errors);
+    volume::claim_names(pod, &mut errors);
     errors.0
 }
 

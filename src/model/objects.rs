@@ -20,8 +20,9 @@ pub(crate) use node_objects::FixedFacts;
 pub(crate) use node_objects::{ClusterFacts, NodeFacts, NodeObjects};
 pub use plain::{OwnerReference, PlainBody, PlainObject};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -102,6 +103,11 @@ pub(crate) const OPAQUE: &str = "Opaque";
 
 /// Below the agent's root directory: `<namespace>/<name>` of each claim.
 pub(crate) const VOLUMES_DIR: &str = "volumes";
+/// Below it: the directories of claims that were made for a pod's ephemeral volumes, by uid. They go with their claims.
+pub(crate) const EPHEMERAL_DIR: &str = ".ephemeral";
+/// What the uids of such claims begin with: unlike an owner or an annotation it cannot be changed, and decides where
+/// the data is.
+pub(crate) const EPHEMERAL_UID: &str = "65706865-6d65-8";
 /// The directory of their snapshots, below the root directory.
 pub(crate) const SNAPSHOTS_DIR: &str = "snapshots";
 
@@ -147,6 +153,23 @@ pub struct LocalObject {
     /// When it was deleted, if finalizers keep it.
     pub deleted: Option<Timestamp>,
     pub content: ObjectContent,
+}
+
+impl LocalObject {
+    /// The claim was made for an ephemeral volume of a pod.
+    #[must_use]
+    pub(crate) fn is_ephemeral_claim(&self) -> bool {
+        self.uid.starts_with(EPHEMERAL_UID)
+    }
+
+    /// Where the data of a claim is.
+    #[must_use]
+    pub(crate) fn claim_directory(&self, volumes_dir: &Path) -> PathBuf {
+        if self.is_ephemeral_claim() {
+            return volumes_dir.join(EPHEMERAL_DIR).join(&self.uid);
+        }
+        volumes_dir.join(&self.key.namespace).join(&self.key.name)
+    }
 }
 
 /// An object and where it was written.
@@ -302,6 +325,11 @@ pub trait ObjectLookup {
         None
     }
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume>;
+    /// The directory of ephemeral claims of this node, and the names in it that claims have. `None`: it is not known
+    /// which these are.
+    fn ephemeral_claims(&self) -> Option<(PathBuf, BTreeSet<String>)> {
+        None
+    }
     /// All RuntimeClasses, by name.
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
         Vec::new()

@@ -4,11 +4,13 @@
 
 pub(crate) mod csi;
 pub mod projection;
+pub(crate) mod retired;
 pub mod rules;
 
 mod atomic_writer;
 mod claim;
 mod empty_dir;
+mod ephemeral;
 mod host_path;
 mod nfs;
 mod orphans;
@@ -82,6 +84,9 @@ pub(crate) enum VolumeError {
         /// Its name in the pod.
         volume: String,
     },
+    /// Of a kind that Kubernetes gave up; in upstream's words.
+    #[error("{0}")]
+    Retired(String),
     #[error("MountVolume.SetUp failed for volume {volume:?}")]
     Medium {
         volume: String,
@@ -187,7 +192,7 @@ impl VolumeError {
     /// Only a changed manifest can help.
     #[must_use]
     pub(super) fn is_permanent(&self) -> bool {
-        matches!(self, Self::UnsupportedKind { .. } | Self::Medium { .. })
+        matches!(self, Self::UnsupportedKind { .. } | Self::Retired(_) | Self::Medium { .. })
     }
 }
 
@@ -290,7 +295,10 @@ impl Volumes {
             let image = ImageMount { user_specified_image, ..ImageMount::default() };
             return Ok(MountedVolume { read_only: true, image: Some(image), ..MountedVolume::default() });
         }
-        Err(VolumeError::UnsupportedKind { volume: name.to_owned() })
+        Err(match retired::sources(volume).next() {
+            Some((kind, _)) => VolumeError::Retired(kind.refusal(name)),
+            None => VolumeError::UnsupportedKind { volume: name.to_owned() },
+        })
     }
 
     /// Publishes the volumes again whose drivers ask for it.
@@ -380,6 +388,7 @@ impl Volumes {
             ClaimedSource::Directory { path } => {
                 let (path, group) = (PathBuf::from(path), fs_group(pod).filter(|_| !read_only));
                 claim::ensure_directory(name, &path).await?;
+                self.guard.note_claim(&path);
                 let wanted = LocalVolume {
                     name,
                     volume: &volume.name,
@@ -449,6 +458,7 @@ impl Volumes {
         if removed.is_ok() {
             self.guard.release(uid);
         }
+        self.clean_unclaimed().await;
         removed
     }
 }

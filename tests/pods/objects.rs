@@ -256,9 +256,81 @@ fn store_key_keeps_secrets_encrypted_and_recoverable() {
     assert!(!in_store(&node), "nothing is written in the clear instead");
 }
 
+fn ephemeral_volume_lives_as_long_as_its_pod() {
+    let mut node = Node::new();
+    let mut pod = node.pod("scratch", "cat /data/seen > /out/before; echo x >> /data/seen; sleep 1000");
+    let template = json!({ "spec": claim("unused")["spec"] });
+    mount(
+        &mut pod,
+        json!({ "name": "data", "ephemeral": { "volumeClaimTemplate": template } }),
+        json!({ "name": "data", "mountPath": "/data" }),
+    );
+    node.apply(&pod);
+    node.agent.start();
+    let first = node.running("scratch");
+    let directory = node.agent.root_dir().join("volumes/.ephemeral");
+    let data = || {
+        let entries = fs::read_dir(&directory).map_err(|error| error.to_string())?;
+        Ok::<_, String>(entries.map(|entry| entry.expect("list the data").path()).collect::<Vec<_>>())
+    };
+    let seen = |what: &str| {
+        wait_for(what, PATIENCE, || match &data()?[..] {
+            [only] => fs::read_to_string(only.join("seen")).map_err(|error| error.to_string()),
+            other => Err(format!("{other:?}")),
+        })
+    };
+    let empty = |what: &str| {
+        wait_for(what, PATIENCE, || match data()? {
+            left if left.is_empty() => Ok(()),
+            left => Err(format!("{left:?}")),
+        });
+    };
+    assert_eq!(seen("the pod to write"), "x\n");
+    let shown = node.agent.cli(&["get", "pvc", "-o", "wide"]).expect("ask the agent");
+    let name = format!("{}-data", crate::support::agent::pod_name("scratch"));
+    assert!(shown.contains(&name) && shown.contains("64Mi") && shown.contains("/.ephemeral/"), "{shown}");
+    // A restart changes nothing.
+    node.agent.kill9();
+    node.agent.start();
+    assert_eq!(node.running("scratch"), first);
+    assert_eq!(seen("the data to be there"), "x\n");
+    node.delete("scratch");
+    node.gone("scratch");
+    empty("the data to go with the pod");
+    assert_eq!(node.agent.cli(&["get", "pvc", "-o", "name"]), Ok(String::new()));
+    // The same pod begins with nothing; it goes while no agent runs.
+    node.apply(&pod);
+    node.running("scratch");
+    assert_eq!(seen("the pod to write again"), "x\n");
+    node.agent.terminate();
+    node.delete("scratch");
+    node.agent.start();
+    node.gone("scratch");
+    empty("the data to go after a restart");
+}
+
+fn a_volume_of_a_removed_driver_says_what_to_use_instead() {
+    let mut node = Node::new();
+    let mut pod = node.pod("old", "sleep 1000");
+    mount(
+        &mut pod,
+        json!({ "name": "code", "gitRepo": { "repository": "https://host.invalid/x.git" } }),
+        json!({ "name": "code", "mountPath": "/code" }),
+    );
+    node.apply(&pod);
+    node.agent.start();
+    node.agent.wait_for_pod("old", "the reason", |pod| {
+        let status = pod["status"].to_string();
+        (status.contains("git-repo volume plugin has been disabled") && status.contains("init container"))
+            .then_some(())
+    });
+}
+
 super::on_every_runtime! {
     objects_reach_env_and_volumes_and_updates_only_volumes,
     pod_waits_until_its_missing_objects_exist,
     rwop_claim_serves_one_pod_and_is_kept_while_in_use,
     store_key_keeps_secrets_encrypted_and_recoverable,
+    ephemeral_volume_lives_as_long_as_its_pod,
+    a_volume_of_a_removed_driver_says_what_to_use_instead,
 }

@@ -60,7 +60,8 @@ impl FeatureGates {
                 Some(gate) => match fixed(gate) {
                     Some(locked) if locked != on => {
                         let problem = format!(
-                            "cannot set feature gate {name} to {on}, feature is locked to {locked}; remove it"
+                            "cannot set feature gate {name} to {on}, feature is locked to {locked}; remove it{}",
+                            note(name)
                         );
                         findings.add(field, problem);
                     }
@@ -133,6 +134,17 @@ fn fixed(gate: &Gate) -> Option<bool> {
 /// Whether a gate cannot be switched here.
 pub(super) fn is_fixed(name: &str) -> bool {
     GATES.iter().any(|gate| gate.name == name && fixed(gate).is_some())
+}
+
+/// What more there is to say of a locked gate, after a colon; empty for most.
+pub(super) fn note(name: &str) -> &'static str {
+    match name {
+        "SELinuxMount" | "SELinuxMountReadWriteOncePod" => {
+            ": volumes are not mounted with a label; without SELinux in the kernel the gate changes nothing"
+        }
+        "GitRepoVolumeDriver" => ": Kubernetes 1.36 locks it, too",
+        _ => "",
+    }
 }
 
 /// Every gate and its value when nothing is set.

@@ -11,7 +11,7 @@ use crate::devices::DeviceManager;
 use crate::model::api::pod::StringMap;
 use crate::model::disruption::Pressure;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::{LocalObjects, ObjectKey, ObjectKind, VersionedObject};
+use crate::model::objects::{LocalObject, LocalObjects, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::ordered::Sortable as _;
 use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
@@ -163,8 +163,8 @@ impl LocalNode for LocalCluster {
         self.events.recent()
     }
 
-    fn claim_directory(&self, namespace: &str, name: &str) -> String {
-        self.view.volumes_dir().join(namespace).join(name).display().to_string()
+    fn claim_directory(&self, claim: &LocalObject) -> String {
+        claim.claim_directory(self.view.volumes_dir()).display().to_string()
     }
 
     fn node(&self) -> NodeState {

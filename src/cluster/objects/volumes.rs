@@ -9,33 +9,15 @@ use crate::model::api::pod::{Pod, StringMap};
 use crate::model::containers::all_with_ephemeral;
 use crate::model::objects::{ClaimedSource, ClaimedVolume};
 use crate::pod::admission::rules::affinity::matches_node;
+use crate::pod::volume::retired;
 use crate::pod::volume::rules::claim_of;
 
 /// Keeps a claim until no pod uses it.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 const GROUP_ANNOTATION: &str = "pv.beta.kubernetes.io/gid";
 const MOUNT_OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
-/// The sources of volumes that a server of this version may name, besides those that this node mounts.
-const OTHER_KINDS: [&str; 18] = [
-    "iscsi",
-    "fc",
-    "cephfs",
-    "rbd",
-    "glusterfs",
-    "flexVolume",
-    "flocker",
-    "cinder",
-    "quobyte",
-    "portworxVolume",
-    "scaleIO",
-    "storageos",
-    "azureDisk",
-    "azureFile",
-    "photonPersistentDisk",
-    "vsphereVolume",
-    "gcePersistentDisk",
-    "awsElasticBlockStore",
-];
+/// Sources of volumes that this node does not mount and others do.
+const OTHER_KINDS: [&str; 2] = ["iscsi", "fc"];
 
 /// The name of the PersistentVolume that a claim is bound to, to be read next.
 ///
@@ -130,6 +112,11 @@ fn source_of(name: &str, spec: &Value) -> Result<ClaimedSource, String> {
     }
     if let Some(source) = spec.get("nfs") {
         return Ok(ClaimedSource::Nfs { server: text(&source["server"]).to_owned(), path: path(source) });
+    }
+    if let Some(kind) =
+        spec.as_object().and_then(|spec| spec.keys().find_map(|field| retired::by_field(field)))
+    {
+        return Err(kind.problem(name));
     }
     let kind = OTHER_KINDS.into_iter().find(|kind| spec.get(*kind).is_some());
     Err(match kind {

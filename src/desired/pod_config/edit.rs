@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::notes::NOTES_KEY;
 use super::{Ending, PodConfig, log_changes};
 pub use crate::desired::change::ApiChange;
+use crate::desired::ephemeral;
 use crate::desired::garbage::{self, Owners, Reach};
 use crate::desired::merge::{PodChange, PodOp, findings, merge_some};
 use crate::desired::stored::StoredObject;
@@ -150,7 +151,8 @@ impl PodConfig {
             return Ok(Edited::default());
         }
         let (now, source) = (self.clock.now(), PodSource::Api);
-        let change = garbage::collect(&*self, change, reach, now);
+        let mut change = garbage::collect(&*self, change, reach, now);
+        self.add_claims(&mut change, reach, now);
         let origin = || API_ORIGIN.to_owned();
         let put = change.put_pods.iter().map(|pod| SourcePod { pod: Rc::clone(pod), origin: origin() });
         let gone: Vec<PodUid> = change.remove_pods.iter().map(|(pod, _)| pod.metadata.uid.clone()).collect();
@@ -197,6 +199,17 @@ impl PodConfig {
         self.count(source);
         log_changes(source, &made.changes);
         Ok(made)
+    }
+
+    /// Adds the claims that ephemeral volumes of pods lack.
+    fn add_claims(&self, change: &mut ApiChange, reach: Reach, now: Timestamp) {
+        let mut pods = change.put_pods.clone();
+        if reach == Reach::All {
+            let known = self.desired.pods().filter(|(source, _)| *source != PodSource::Cluster);
+            pods.extend(known.map(|(_, found)| Rc::clone(&found.pod)));
+        }
+        pods.retain(|pod| ephemeral::has_claims(pod));
+        ephemeral::add_claims(change, &pods, |key| self.object_sets.find(key).is_some(), now);
     }
 
     /// The objects that are not as they were, each with the source whose set it is in.
@@ -294,6 +307,10 @@ impl Owners for PodConfig {
             let metadata = &found.pod.metadata;
             // A deleted mirror pod is shown with another uid.
             let mirror = self.notes.mirrors.get(&metadata.uid);
+            if ephemeral::has_claims(&found.pod) && metadata.uid.as_str() == uid {
+                // Its claims stay with it.
+                return true;
+            }
             let shown = mirror.map_or(metadata.uid.as_str(), |mirror| mirror.uid.as_str());
             metadata.namespace == namespace && metadata.name == name && shown == uid
         };

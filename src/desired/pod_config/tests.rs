@@ -9,7 +9,7 @@ use super::*;
 use crate::desired::garbage::Owners as _;
 use crate::desired::merge::PodOp;
 use crate::model::api::decode::decode;
-use crate::model::api::pod::Pod;
+use crate::model::api::pod::{Pod, Volume};
 use crate::model::objects::{ObjectLookup, wire};
 use crate::store::{Mode, OpenOptions};
 
@@ -193,5 +193,47 @@ fn a_pod_owns_with_the_uid_that_it_is_shown_with() {
         let mirror = notes::Mirror { uid: "later".to_owned(), created: Timestamp::from_secs(1) };
         config.notes.mirrors.insert(uid.clone(), mirror);
         assert!(config.has_pod("default", "web", "later") && !config.has_pod("default", "web", uid.as_str()));
+    });
+}
+
+/// The uid of the one claim, if there is one.
+fn claim_uid(config: &PodConfig) -> Option<String> {
+    let mut objects = config.objects_by_source();
+    let found = objects.find(|(_, found)| found.object.key.name == "web-data");
+    found.map(|(_, found)| found.object.uid.clone())
+}
+
+#[test]
+fn an_ephemeral_volume_has_its_claim_as_long_as_the_pod() {
+    run(async {
+        let (store, cluster) = (open_store(), Rc::default());
+        let sources = vec![PodSource::File, PodSource::Api];
+        let config = start(&store, sources.clone(), &cluster).await;
+        let mut config = config.with_garbage_collection(true, &[]);
+        let mut web = pod("web", PodSource::File);
+        let volume = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}});
+        Rc::make_mut(&mut web.pod).spec.volumes = vec![decode::<Volume>(volume).unwrap().object];
+        config.collect_garbage().await.unwrap();
+        config.apply(update(PodSource::File, std::slice::from_ref(&web), &[])).await;
+        assert!(config.has_garbage() && claim_uid(&config).is_none());
+        config.collect_garbage().await.unwrap();
+        let first = claim_uid(&config).unwrap();
+        // Its mirror was deleted, and is shown with another uid.
+        let mirror = notes::Mirror { uid: "later".to_owned(), created: Timestamp::from_secs(1) };
+        config.notes.mirrors.insert(web.pod.metadata.uid.clone(), mirror);
+        config.collect_garbage().await.unwrap();
+        assert_eq!(claim_uid(&config), Some(first.clone()));
+        drop(config);
+        let config = start(&store, sources, &cluster).await;
+        let mut config = config.with_garbage_collection(true, &[]);
+        config.collect_garbage().await.unwrap();
+        assert_eq!(claim_uid(&config), Some(first.clone()), "a source that has not answered loses nothing");
+        config.apply(update(PodSource::File, &[], &[])).await;
+        config.collect_garbage().await.unwrap();
+        assert_eq!(claim_uid(&config), None);
+        config.apply(update(PodSource::File, &[web], &[])).await;
+        config.collect_garbage().await.unwrap();
+        assert!(claim_uid(&config).is_some_and(|uid| uid != first), "it begins empty");
     });
 }

@@ -41,9 +41,6 @@ fn check_volume(volume: &Volume) -> Result<(), &'static str> {
     if volume.glusterfs.is_some() {
         return Err("endpoints (via glusterFS volumes)");
     }
-    if volume.ephemeral.is_some() {
-        return Err("persistentvolumeclaims (via ephemeral volumes)");
-    }
     if volume.azure_file.is_some() {
         return Err("secrets (via azureFile volumes)");
     }

@@ -138,6 +138,8 @@ fn static_pod_may_reference_only_local_objects() {
         json!({"secret": {"secretName": "s"}}),
         json!({"configMap": {"name": "c"}}),
         json!({"persistentVolumeClaim": {"claimName": "p"}}),
+        json!({"ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}}}}),
         json!({"projected": {"sources": [{"secret": {"name": "s"}}, {"configMap": {"name": "c"}}]}}),
     ] {
         volume(allowed).unwrap();
@@ -148,9 +150,11 @@ fn static_pod_may_reference_only_local_objects() {
         (with(json!({"serviceAccount": "s"})), "serviceaccounts"),
         (with(json!({"resourceClaims": [{"name": "r"}]})), "resourceclaims"),
         (volume(json!({"csi": {"driver": "d"}})), "csidrivers (via CSI volumes)"),
-        (volume(json!({"glusterfs": {}})), "endpoints (via glusterFS volumes)"),
-        (volume(json!({"azureFile": {}})), "secrets (via azureFile volumes)"),
-        (volume(json!({"ephemeral": {}})), "persistentvolumeclaims (via ephemeral volumes)"),
+        (volume(json!({"glusterfs": {"endpoints": "e", "path": "p"}})), "endpoints (via glusterFS volumes)"),
+        (
+            volume(json!({"azureFile": {"secretName": "s", "shareName": "h"}})),
+            "secrets (via azureFile volumes)",
+        ),
         (
             volume(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}})),
             "serviceaccounts (via projected volumes)",

@@ -4,26 +4,21 @@
 //!
 //! Owns the rules. No message contains a value of a Secret.
 
-use std::collections::BTreeSet;
-
+use super::claim::claim_spec;
 use super::{labels, metadata, resources, spec};
-use crate::model::api::object::PersistentVolumeClaimSpec;
 use crate::model::api::pod::{ObjectMeta, ResourceRequirements};
 use crate::model::field_error::{Errors, FieldError, Path};
 use crate::model::names;
-use crate::model::objects::wire::{BadKeys, STORAGE, volume_name};
+use crate::model::objects::wire::{BadKeys, STORAGE};
 use crate::model::objects::{
-    AnyObject, ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, ObjectKind,
-    RuntimeClassSpec,
+    AnyObject, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKind, RuntimeClassSpec,
 };
-use crate::model::ordered::Ordered as _;
 
 /// Upstream's limit for all values of one object together.
 const MAX_OBJECT_BYTES: usize = 1024 * 1024;
 /// Replaces a secret value in messages, as upstream.
 const REDACTED: &str = "<secret contents redacted>";
 const IMMUTABLE: &str = "field is immutable when `immutable` is set";
-const ACCESS_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
 /// The errors of an object: `wire` is the document, `object` its decoded form, `bad` the keys whose values
@@ -62,7 +57,8 @@ pub(crate) fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadK
         }
         ObjectContent::Claim(claim) => {
             if let AnyObject::Claim(wire) = wire {
-                claim_spec(&wire.spec, claim, &object.key, &mut errors);
+                let spec = Path::Root("spec");
+                claim_spec(&wire.spec, claim.storage, Some(&object.key), &spec, &mut errors);
             }
         }
         ObjectContent::RuntimeClass(class) => runtime_class(class, &mut errors),
@@ -145,48 +141,6 @@ fn secret(object: &LocalObject, secret_type: &str, data: &ObjectData, bad: &BadK
                 Err(error) => errors.invalid(&at.key(key), REDACTED, error.to_string()),
             }
         }
-    }
-}
-
-fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectKey, errors: &mut Errors) {
-    let at = Path::Root("spec");
-    let modes = at.child("accessModes");
-    if wire.access_modes.is_empty() {
-        errors.required(&modes, "at least 1 access mode is required");
-    }
-    for mode in &wire.access_modes {
-        errors.one_of(&modes, mode, &ACCESS_MODES);
-    }
-    let modes_used: BTreeSet<&str> = wire.access_modes.iter().map(String::as_str).into_set();
-    if modes_used.contains("ReadWriteOncePod") && modes_used.len() > 1 {
-        errors.forbidden(&modes, "may not use ReadWriteOncePod with other access modes");
-    }
-    let resources = at.child("resources");
-    if !wire.resources.requests.contains_key(STORAGE) {
-        errors.required(&resources.key(STORAGE), "");
-    } else if claim.storage.value() <= 0 {
-        errors.invalid(&resources.key(STORAGE), &claim.storage.to_string(), "must be greater than zero");
-    }
-    if let Some(class) = wire.storage_class_name.as_ref().filter(|class| !class.is_empty()) {
-        errors.all(&at.child("storageClassName"), class, names::dns_subdomain(class));
-    }
-    errors.optional_of(&at.child("volumeMode"), wire.volume_mode.as_deref(), &["Filesystem"]);
-    if !wire.volume_name.is_empty() && wire.volume_name != volume_name(key) {
-        errors.forbidden(
-            &at.child("volumeName"),
-            "this node has no PersistentVolumes; remove the field, the claim gets its own directory",
-        );
-    }
-    let unsupported = [
-        ("selector", &wire.selector),
-        ("dataSource", &wire.data_source),
-        ("dataSourceRef", &wire.data_source_ref),
-    ];
-    for (field, _) in unsupported.into_iter().filter(|(_, value)| value.is_some()) {
-        errors.forbidden(
-            &at.child(field),
-            "claims on this node always get an empty directory; remove the field",
-        );
     }
 }
 

@@ -2,13 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
+use super::claim::claim_spec;
 use super::env::{FieldUse, field_ref, resource_field_ref};
+use crate::model::api::decode::decode;
+use crate::model::api::object::PersistentVolumeClaim;
 use crate::model::api::pod::{
     ConfigMapVolumeSource, DownwardApiVolumeFile, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
-    NfsVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeProjection,
+    NfsVolumeSource, Pod, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeProjection,
 };
 use crate::model::field_error::{Errors, Path};
 use crate::model::names;
+use crate::model::objects::wire::STORAGE;
+use crate::pod::volume::retired::{self, Retired};
 
 /// Names of the pod's volumes, and whether each may be a block device.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
@@ -114,6 +121,155 @@ fn source(volume: &Volume, at: &Path<'_>, errors: &mut Errors) {
         errors.present(&source_at.child("reference"), &source.reference);
         let policies = ["Always", "IfNotPresent", "Never"];
         errors.one_of(&source_at.child("pullPolicy"), &source.pull_policy, &policies);
+    }
+    if let Some(source) = &volume.ephemeral {
+        ephemeral(source, &at.child("ephemeral"), errors);
+    }
+    for (kind, source) in retired::sources(volume) {
+        check_retired(kind, source, &at.child(kind.field), errors);
+    }
+}
+
+fn ephemeral(source: &Value, at: &Path<'_>, errors: &mut Errors) {
+    let at = at.child("volumeClaimTemplate");
+    let Some(template) = source.get("volumeClaimTemplate").filter(|template| template.is_object()) else {
+        return errors.required(&at, "");
+    };
+    match decode::<PersistentVolumeClaim>(template.clone()) {
+        Ok(decoded) => {
+            let (metadata, spec) = (decoded.object.metadata, decoded.object.spec);
+            super::labels(&metadata.labels, &at.child("metadata").child("labels"), errors);
+            super::annotations(&metadata.annotations, &at.child("metadata").child("annotations"), errors);
+            let storage = spec.resources.requests.get(STORAGE).copied().unwrap_or_default();
+            claim_spec(&spec, storage, None, &at.child("spec"), errors);
+        }
+        Err(error) => errors.invalid(&at, &error.path.clone(), error.to_string()),
+    }
+}
+
+/// The names of the claims of a pod's ephemeral volumes must be valid.
+pub(super) fn claim_names(pod: &Pod, errors: &mut Errors) {
+    let spec = Path::Root("spec");
+    let volumes_at = spec.child("volumes");
+    for (index, volume) in
+        pod.spec.volumes.iter().enumerate().filter(|(_, volume)| volume.ephemeral.is_some())
+    {
+        let claim = format!("{}-{}", pod.metadata.name, volume.name);
+        for why in names::dns_subdomain(&claim) {
+            let at = volumes_at.index(index);
+            errors.invalid(&at.child("name"), &volume.name, format!("PVC name {claim:?}: {why}"));
+        }
+    }
+}
+
+/// The API server's rules of a kind that no node sets up.
+fn check_retired(kind: &Retired, source: &Value, at: &Path<'_>, errors: &mut Errors) {
+    let text = |field: &str| source[field].as_str().unwrap_or_default();
+    for pointer in kind.required {
+        let found = source.pointer(pointer);
+        let is_given = found.is_some_and(|value| match value {
+            Value::String(text) => !text.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            _ => false,
+        });
+        if !is_given {
+            let pairs = "must be a host:port pair or multiple pairs separated by commas";
+            let detail = if *pointer == "/registry" { pairs } else { "" };
+            errors.required(&at.child(&pointer[1..]), detail);
+        }
+    }
+    match kind.field {
+        "gitRepo" => {
+            errors.all(&at.child("directory"), text("directory"), names::descending_path(text("directory")));
+        }
+        "gcePersistentDisk" | "awsElasticBlockStore" => {
+            let partition = source["partition"].as_i64().unwrap_or_default();
+            if !(0..=255).contains(&partition) {
+                errors.invalid_number(
+                    &at.child("partition"),
+                    partition,
+                    "must be between 1 and 255, inclusive",
+                );
+            }
+        }
+        "flocker" => flocker(text("datasetName"), text("datasetUUID"), at, errors),
+        "quobyte" => quobyte(text("registry"), text("tenant"), at, errors),
+        "azureDisk" => azure_disk(source, at, errors),
+        "flexVolume" => {
+            for option in source["options"].as_object().into_iter().flat_map(|options| options.keys()) {
+                let namespace = option.split_once('/').map_or(option.as_str(), |(namespace, _)| namespace);
+                let normalized = format!(".{}", namespace.to_lowercase());
+                if normalized.ends_with(".kubernetes.io") || normalized.ends_with(".k8s.io") {
+                    let detail = "kubernetes.io and k8s.io namespaces are reserved";
+                    errors.invalid(&at.child("options").key(option), option, detail);
+                }
+            }
+        }
+        "storageos" => {
+            for field in ["volumeName", "volumeNamespace"] {
+                if !text(field).is_empty() {
+                    errors.all(&at.child(field), text(field), names::dns_label(text(field)));
+                }
+            }
+        }
+        _ => {}
+    }
+    let has_secret = matches!(kind.field, "cinder" | "storageos") && source["secretRef"].is_object();
+    if has_secret && source["secretRef"]["name"].as_str().is_none_or(str::is_empty) {
+        errors.required(&at.child("secretRef").child("name"), "");
+    }
+}
+
+fn flocker(name: &str, uuid: &str, at: &Path<'_>, errors: &mut Errors) {
+    match (name.is_empty(), uuid.is_empty()) {
+        (true, true) => errors.required(at, "one of datasetName and datasetUUID is required"),
+        (false, false) => {
+            let detail = "datasetName and datasetUUID can not be specified simultaneously";
+            errors.invalid(at, "resource", detail);
+        }
+        _ => {}
+    }
+    if name.contains('/') {
+        errors.invalid(&at.child("datasetName"), name, "must not contain '/'");
+    }
+}
+
+fn quobyte(registry: &str, tenant: &str, at: &Path<'_>, errors: &mut Errors) {
+    if registry.is_empty() {
+        return;
+    }
+    if tenant.len() > 64 {
+        let detail = "must be a UUID and may not exceed a length of 64 characters";
+        return errors.required(&at.child("tenant"), detail);
+    }
+    for pair in registry.split(',') {
+        let is_pair = match pair.rsplit_once(':') {
+            Some((host, _)) => !host.contains(':') || (host.starts_with('[') && host.ends_with(']')),
+            None => false,
+        };
+        if !is_pair {
+            let detail = "must be a host:port pair or multiple pairs separated by commas";
+            errors.invalid(&at.child("registry"), registry, detail);
+        }
+    }
+}
+
+/// The default of `kind` is `Shared`.
+fn azure_disk(source: &Value, at: &Path<'_>, errors: &mut Errors) {
+    let text = |field: &str| source[field].as_str();
+    errors.optional_of(&at.child("cachingMode"), text("cachingMode"), &["None", "ReadOnly", "ReadWrite"]);
+    errors.optional_of(&at.child("kind"), text("kind"), &["Dedicated", "Managed", "Shared"]);
+    let (start, form) = if text("kind") == Some("Managed") {
+        (
+            "/subscriptions/",
+            "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
+        )
+    } else {
+        ("https://", "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd")
+    };
+    let uri = text("diskURI").unwrap_or_default();
+    if !uri.starts_with(start) {
+        errors.not_supported(&at.child("diskURI"), uri, &[form]);
     }
 }
 

@@ -14,8 +14,8 @@ use crate::model::revisions::Revisions;
 
 use super::service_variables::{ServiceFacts, is_visible, variables};
 use super::{
-    Absence, ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
-    ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, SourceObject, wire,
+    Absence, ClaimedSource, ClaimedVolume, ConfigMapData, EPHEMERAL_DIR, LocalObject, ObjectContent,
+    ObjectData, ObjectKey, ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, SourceObject, wire,
 };
 
 /// The origin of generated objects.
@@ -219,7 +219,8 @@ impl ObjectLookup for LocalObjects {
 
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
         let claim = self.get(ObjectKind::PersistentVolumeClaim, namespace, name)?;
-        let path = self.volumes_dir.join(namespace).join(name).to_string_lossy().into_owned();
+        let path = claim.claim_directory(&self.volumes_dir).to_string_lossy().into_owned();
+        let owner = claim.owner_references.iter().find(|owner| owner.controller);
         Some(ClaimedVolume {
             name: wire::volume_name(&claim.key),
             source: ClaimedSource::Directory { path },
@@ -227,8 +228,15 @@ impl ObjectLookup for LocalObjects {
             supplemental_group: None,
             read_only: false,
             single_pod: is_for_one_pod(&claim.content),
-            owner: String::new(),
+            owner: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
         })
+    }
+
+    fn ephemeral_claims(&self) -> Option<(PathBuf, BTreeSet<String>)> {
+        let objects = self.objects.borrow();
+        let uids = objects.values().filter(|known| known.object.is_ephemeral_claim());
+        let uids = uids.map(|known| known.object.uid.clone()).into_set();
+        Some((self.volumes_dir.join(EPHEMERAL_DIR), uids))
     }
 
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {

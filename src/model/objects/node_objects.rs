@@ -3,6 +3,8 @@
 //! A pod sees the objects of its own realm only: a manifest cannot read a Secret of the cluster, nor the other way
 //! round.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -83,6 +85,10 @@ impl ObjectLookup for NodeObjects {
         self.node.persistent_volume_claim(namespace, name)
     }
 
+    fn ephemeral_claims(&self) -> Option<(PathBuf, BTreeSet<String>)> {
+        self.node.ephemeral_claims()
+    }
+
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
         self.node.runtime_classes()
     }
@@ -122,6 +128,10 @@ impl ObjectLookup for OwnObjects {
 
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
         self.objects.persistent_volume_claim(namespace, name)
+    }
+
+    fn ephemeral_claims(&self) -> Option<(PathBuf, BTreeSet<String>)> {
+        self.objects.ephemeral_claims()
     }
 
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {

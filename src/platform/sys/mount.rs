@@ -24,6 +24,7 @@ pub(crate) enum Sharing {
 /// A line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MountLine {
+    root: PathBuf,
     point: PathBuf,
     shared: bool,
     /// For example `ext4`.
@@ -192,6 +193,11 @@ pub fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(mount_lines()?.into_iter().map(|line| line.point).collect())
 }
 
+/// What each mount of this namespace shows, as a path in its file system.
+pub fn mount_roots() -> io::Result<Vec<PathBuf>> {
+    Ok(mount_lines()?.into_iter().map(|line| line.root).collect())
+}
+
 /// Whether something is mounted exactly there. Does not access the mounted file system, so that no server can
 /// block it.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
@@ -209,11 +215,12 @@ fn mount_lines() -> io::Result<Vec<MountLine>> {
 
 fn parse_line(line: &[u8]) -> Option<MountLine> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let point = PathBuf::from(unescape(fields.nth(4)?));
+    let root = PathBuf::from(unescape(fields.nth(3)?));
+    let point = PathBuf::from(unescape(fields.next()?));
     let shared = fields.by_ref().skip(1).take_while(|field| *field != b"-");
     let shared = shared.filter(|field| field.starts_with(b"shared:")).count() > 0;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some(MountLine { point, shared, kind })
+    Some(MountLine { root, point, shared, kind })
 }
 
 /// mountinfo writes blanks and backslashes as three octal digits.

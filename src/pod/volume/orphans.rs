@@ -8,7 +8,8 @@ use std::path::Path;
 
 use tokio::sync::Notify;
 
-use super::{VolumeError, Volumes, csi, pod_dir, tear_down_dir};
+use super::{VolumeError, Volumes, csi, ephemeral, pod_dir, tear_down_dir};
+use crate::model::objects::EPHEMERAL_DIR;
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
 use crate::platform::logging::chain;
@@ -21,6 +22,10 @@ pub(super) struct Guard {
     swept: Cell<bool>,
     /// The problems that the last scan reported.
     reported: RefCell<BTreeSet<String>>,
+    /// The last look has found no data of ephemeral volumes, and none was made since.
+    no_ephemeral: Cell<bool>,
+    /// Such data is being removed.
+    is_sweeping: Cell<bool>,
     used: RefCell<BTreeSet<PodUid>>,
     removing: RefCell<Option<PodUid>>,
     removed: Notify,
@@ -38,6 +43,13 @@ impl Guard {
     /// The directory has been removed.
     pub(super) fn release(&self, uid: &PodUid) {
         self.used.borrow_mut().remove(uid);
+    }
+
+    /// The directory of a claim is there.
+    pub(super) fn note_claim(&self, directory: &Path) {
+        if directory.parent().is_some_and(|parent| parent.ends_with(EPHEMERAL_DIR)) {
+            self.no_ephemeral.set(false);
+        }
     }
 
     fn begin_removal(&self, uid: &PodUid) -> Option<Removing<'_>> {
@@ -89,10 +101,56 @@ impl Volumes {
                 Err(error) => errors.push(error),
             }
         }
-        self.guard.swept.set(errors.is_empty());
+        let shown = self.clean_ephemeral(&mut errors).await;
+        self.guard.swept.set(errors.is_empty() && shown == 0);
         let told = self.guard.reported.replace(errors.iter().map(|error| chain(error)).into_set());
         errors.retain(|error| !told.contains(&chain(error)));
         (removed, errors)
+    }
+}
+
+impl Volumes {
+    /// Removes the data of ephemeral volumes whose claims are gone, after the end of a pod or of a claim. What cannot be
+    /// removed is tried again, and reported, with directories of unknown pods.
+    pub(crate) async fn clean_unclaimed(&self) {
+        let guard = &self.guard;
+        if guard.no_ephemeral.get() {
+            return;
+        }
+        let mut errors = Vec::new();
+        let shown = self.clean_ephemeral(&mut errors).await;
+        if shown > 0 || !errors.is_empty() {
+            guard.swept.set(false);
+        }
+    }
+
+    /// Returns how much of the data without a claim is left because pods show it.
+    async fn clean_ephemeral(&self, errors: &mut Vec<VolumeError>) -> usize {
+        let Some((directory, _)) = self.objects.ephemeral_claims() else { return 0 };
+        if self.guard.is_sweeping.replace(true) {
+            // What the other leaves, or does not see, is looked for again.
+            return 1;
+        }
+        // A claim whose directory is created meanwhile is noted again.
+        self.guard.no_ephemeral.set(true);
+        let place = directory.clone();
+        let listed = rt::blocking("list ephemeral volumes", move || ephemeral::list(&place)).await;
+        let found = listed.unwrap_or_else(|error| {
+            errors.push(error);
+            Vec::new()
+        });
+        let mut shown = 0;
+        if !found.is_empty() {
+            self.guard.no_ephemeral.set(false);
+        }
+        if let Some((_, claims)) = self.objects.ephemeral_claims().filter(|_| !found.is_empty()) {
+            let remove = move || ephemeral::remove(&directory, &found, &claims);
+            let (left, more) = rt::blocking("remove ephemeral volumes", remove).await;
+            errors.extend(more);
+            shown = left;
+        }
+        self.guard.is_sweeping.set(false);
+        shown
     }
 }
 

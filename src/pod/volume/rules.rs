@@ -98,31 +98,31 @@ fn page_bytes(size: &str) -> Option<i64> {
 }
 
 /// The claim behind a volume, and whether it is to be read only. The claim of an ephemeral volume is named after pod
-/// and volume; only a cluster has the controller that creates it.
+/// and volume.
 #[must_use]
 pub(crate) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
     if let Some(source) = &volume.persistent_volume_claim {
         return Some((source.claim_name.clone(), source.read_only));
     }
-    let is_ephemeral = volume.ephemeral.is_some() && is_of_cluster(pod);
+    let is_ephemeral = volume.ephemeral.is_some();
     is_ephemeral.then(|| (format!("{}-{}", pod.metadata.name, volume.name), false))
 }
 
-/// Why this pod must not use a claim of the cluster that others may use, in upstream's words.
+/// Why this pod must not use a claim that others may use, in upstream's words.
 pub(in crate::pod) fn check_use(
     pod: &Pod,
     volume: &str,
     claim: &str,
     bound: &ClaimedVolume,
 ) -> Option<String> {
-    if !is_of_cluster(pod) {
-        return None;
-    }
     let is_ephemeral = pod.spec.volumes.iter().any(|known| known.name == volume && known.ephemeral.is_some());
     if is_ephemeral && bound.owner != pod.metadata.uid.as_str() {
         let pod = &pod.metadata;
         let of_pod = format!("{}/{}", pod.namespace, pod.name);
         return Some(format!("PVC {claim} was not created for pod {of_pod} (pod is not owner)"));
+    }
+    if !is_of_cluster(pod) {
+        return None;
     }
     let mut devices = all_with_ephemeral(pod).flat_map(|(container, _)| &container.volume_devices);
     let is_device = devices.any(|device| device.name == volume);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::resource::Store;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject};
+use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::NodeState;
 use crate::platform::rt::changes::Changes;
@@ -23,7 +23,7 @@ pub(crate) trait LocalNode {
     fn namespaces_in_use(&self) -> BTreeSet<String>;
     /// The events, oldest first.
     fn events(&self) -> Vec<StoredEvent>;
-    fn claim_directory(&self, namespace: &str, name: &str) -> String;
+    fn claim_directory(&self, claim: &LocalObject) -> String;
     fn node(&self) -> NodeState;
     /// The node as configured, before changes by clients.
     fn node_base(&self) -> NodeBase;

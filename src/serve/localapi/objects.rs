@@ -164,10 +164,10 @@ fn volumes(api: &LocalApi) -> Vec<Value> {
                 "accessModes": claim.access_modes,
                 "capacity": {wire::STORAGE: claim.storage},
                 "claimRef": {"apiVersion": "v1", "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "uid": object.uid},
-                "local": {"path": api.cluster.claim_directory(&key.namespace, &key.name)},
+                "local": {"path": api.cluster.claim_directory(object)},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
                     {"key": "kubernetes.io/hostname", "operator": "In", "values": [api.node.name()]}]}]}},
-                "persistentVolumeReclaimPolicy": "Retain",
+                "persistentVolumeReclaimPolicy": if object.is_ephemeral_claim() { "Delete" } else { "Retain" },
                 "volumeMode": "Filesystem",
             },
             "status": {"phase": "Bound"},

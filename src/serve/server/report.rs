@@ -99,9 +99,9 @@ impl ObjectDetail {
         };
         let report = |(object, origin): (&LocalObject, &str)| ObjectReport {
             origin: origin.to_owned(),
-            directory: match &object.key {
-                ObjectKey { kind: ObjectKind::PersistentVolumeClaim, namespace, name } => {
-                    volumes_dir.join(namespace).join(name).display().to_string()
+            directory: match object.key.kind {
+                ObjectKind::PersistentVolumeClaim => {
+                    object.claim_directory(volumes_dir).display().to_string()
                 }
                 _ => String::new(),
             },

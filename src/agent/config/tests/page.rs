@@ -41,7 +41,7 @@ fn page() -> String {
     text.push_str("\n## Feature gates\n\n| gate | default | effect |\n|---|---|---|\n");
     for (name, on) in gates::all() {
         let effect = if gates::is_fixed(name) { "locked to its default here" } else { "acts" };
-        writeln!(text, "| `{name}` | {on} | {effect} |").unwrap();
+        writeln!(text, "| `{name}` | {on} | {effect}{} |", gates::note(name)).unwrap();
     }
     text
 }

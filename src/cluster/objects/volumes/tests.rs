@@ -109,7 +109,7 @@ fn what_cannot_be_bound_says_why() {
         (
             claim(),
             volume(&json!({"rbd": {"image": "d"}})),
-            "PV pv-1 is of kind rbd, which this node does not support; it mounts csi, hostPath, local and nfs",
+            "failed to get Plugin from volumeSpec for volume \"pv-1\" err=no volume plugin matched; use the CSI driver rbd.csi.ceph.com",
         ),
         (
             claim(),

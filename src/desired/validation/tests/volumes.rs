@@ -153,3 +153,106 @@ fn volume_rules() {
         ],
     );
 }
+
+#[test]
+fn retired_volume_kinds_have_the_api_servers_rules() {
+    let row = |source: Value, expected: &'static str| {
+        let mut volume = json!({"name": "v"});
+        volume.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        ("volumes", json!([volume]), expected)
+    };
+    let disk = |kind: &str, uri: &str| json!({"azureDisk": {"diskName": "d", "diskURI": uri, "kind": kind}});
+    table(
+        "",
+        vec![
+            row(json!({"gitRepo": {}}), "spec.volumes[0].gitRepo.repository: Required value"),
+            row(
+                json!({"gitRepo": {"repository": "r", "directory": "/d"}}),
+                "spec.volumes[0].gitRepo.directory: Invalid value: \"/d\": must be a relative path",
+            ),
+            row(json!({"gitRepo": {"repository": "r"}}), ""),
+            row(
+                json!({"rbd": {"monitors": [], "image": "i"}}),
+                "spec.volumes[0].rbd.monitors: Required value",
+            ),
+            row(json!({"cephfs": {"monitors": ["m"]}}), ""),
+            row(
+                json!({"awsElasticBlockStore": {"volumeID": "v", "partition": 256}}),
+                "spec.volumes[0].awsElasticBlockStore.partition: Invalid value: 256: must be between 1 and 255, inclusive",
+            ),
+            row(
+                json!({"cinder": {"volumeID": "v", "secretRef": {}}}),
+                "spec.volumes[0].cinder.secretRef.name: Required value",
+            ),
+            row(
+                json!({"flocker": {}}),
+                "spec.volumes[0].flocker: Required value: one of datasetName and datasetUUID is required",
+            ),
+            row(
+                json!({"flexVolume": {"driver": "d/e", "options": {"x.K8s.io/y": "z"}}}),
+                "spec.volumes[0].flexVolume.options[x.K8s.io/y]: Invalid value: \"x.K8s.io/y\": …",
+            ),
+            row(json!({"quobyte": {"registry": "a:1,[::1]:2", "volume": "v"}}), ""),
+            row(
+                json!({"quobyte": {"registry": "a:1,b", "volume": "v"}}),
+                "spec.volumes[0].quobyte.registry: Invalid value: \"a:1,b\": …",
+            ),
+            row(
+                json!({"storageos": {"volumeName": "A_b"}}),
+                "spec.volumes[0].storageos.volumeName: Invalid value: \"A_b\": …",
+            ),
+            row(disk("Managed", "/subscriptions/s"), ""),
+            row(
+                disk("Managed", "https://x"),
+                "spec.volumes[0].azureDisk.diskURI: Unsupported value: \"https://x\": …",
+            ),
+            row(
+                disk("Large", "https://x"),
+                "spec.volumes[0].azureDisk.kind: Unsupported value: \"Large\": …",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn the_claim_of_an_ephemeral_volume_has_the_rules_of_claims() {
+    let row = |template: Value, expected: &'static str| {
+        let volume = json!({"name": "v", "ephemeral": {"volumeClaimTemplate": template}});
+        ("volumes", json!([volume]), expected)
+    };
+    let spec = |more: Value| {
+        let mut spec =
+            json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"spec": spec})
+    };
+    table(
+        "",
+        vec![
+            row(spec(json!({})), ""),
+            (
+                "volumes",
+                json!([{"name": "v", "ephemeral": {}}]),
+                "spec.volumes[0].ephemeral.volumeClaimTemplate…",
+            ),
+            row(
+                spec(json!({"accessModes": []})),
+                "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.accessModes: Required value: …",
+            ),
+            row(
+                spec(json!({"resources": {}})),
+                "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources[storage]: Required value",
+            ),
+            row(
+                spec(json!({"volumeName": "pv"})),
+                "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.volumeName: Forbidden: …",
+            ),
+        ],
+    );
+    let long = json!([{"name": "a".repeat(63), "ephemeral": {"volumeClaimTemplate": spec(json!({}))}}]);
+    let mut pod = super::base();
+    pod["metadata"]["name"] = json!("b".repeat(200));
+    pod["spec"]["volumes"].as_array_mut().unwrap().extend(long.as_array().unwrap().clone());
+    let errors = super::errors_of(pod);
+    assert!(errors.len() == 1 && errors[0].contains("PVC name"), "{errors:?}");
+}

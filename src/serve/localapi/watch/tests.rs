@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject, wire};
+use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, VersionedObject, wire};
 use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::NodeState;
@@ -49,7 +49,7 @@ impl LocalNode for Spaces {
         Vec::new()
     }
 
-    fn claim_directory(&self, _: &str, _: &str) -> String {
+    fn claim_directory(&self, _: &LocalObject) -> String {
         String::new()
     }
 

@@ -25,6 +25,7 @@ use crate::model::provenance::LOCAL_ANNOTATIONS;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::runtime_class;
 use crate::pod::scheduling::{place, unscheduled};
+use crate::pod::volume::retired;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry};
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::shape::own;
@@ -151,7 +152,11 @@ impl StoredObject {
     /// Warnings about what is accepted and has no effect.
     pub(super) fn warnings(&self) -> Vec<String> {
         match self {
-            Self::Pod(pod) => unscheduled(&pod.spec),
+            Self::Pod(pod) => {
+                let mut warnings = unscheduled(&pod.spec);
+                warnings.extend(retired::warnings(&pod.spec.volumes));
+                warnings
+            }
             Self::Object(object) => ignored(object),
         }
     }

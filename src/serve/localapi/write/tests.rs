@@ -11,7 +11,7 @@ use crate::desired::api_pod;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::decode::decode;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject};
+use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::provenance::mark_first_seen;
 use crate::model::revisions::Revisions;
 use crate::model::source::{SourceAnswer, SourcePod, SourceUpdate};
@@ -51,7 +51,7 @@ impl LocalNode for PodsOnly {
         Vec::new()
     }
 
-    fn claim_directory(&self, _: &str, _: &str) -> String {
+    fn claim_directory(&self, _: &LocalObject) -> String {
         String::new()
     }
 
