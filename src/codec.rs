@@ -8,6 +8,7 @@
 //! | `json`, `yaml` | Kubernetes manifests: JSON with duplicates reported, YAML 1.1 |
 //! | `packed` | texts that the build has packed |
 //! | `signature` | minisign |
+//! | `tiny_program` | ELF and tar, of a program of a few instructions |
 
 pub mod base64;
 pub mod cri_log;
@@ -15,4 +16,5 @@ pub(crate) mod hex;
 pub mod json;
 pub(crate) mod packed;
 pub mod signature;
+pub(crate) mod tiny_program;
 pub mod yaml;

@@ -14,10 +14,6 @@ use edge_agent::platform::logging;
 use edge_agent::platform::rt;
 use edge_agent::runtime::embedded;
 
-#[cfg(panic = "abort")]
-#[allow(unsafe_code, reason = "names that std links to")]
-mod unwinder;
-
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {

@@ -231,6 +231,8 @@ pub use crate::model::labels;
 pub(crate) mod chosen;
 pub mod convert;
 pub mod cri;
+pub(crate) mod docker;
 pub mod embedded;
 pub mod fake;
 pub mod metered;
+pub(crate) mod socket;

@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod cri;
+pub(crate) mod docker;
 pub mod localapi;
 pub mod rbac;
 pub mod roles;

@@ -132,7 +132,7 @@ fn pods_on_containerd_keep_their_budgets() {
 
 #[test]
 fn pods_on_the_embedded_runtime_keep_their_budgets() {
-    on(RuntimeKind::Embedded, || with_pods("embedded", [Some(60.0), Some(2000.0)]));
+    on(RuntimeKind::Embedded, || with_pods("embedded", [Some(40.0), Some(1000.0)]));
 }
 
 #[test]

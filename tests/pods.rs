@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::agent::{AgentProcess, PATIENCE};
 use crate::support::containerd::Instance;
 use crate::support::image::BUSYBOX;
-use crate::support::runtime::{TestRuntime, on_both_runtimes};
+use crate::support::runtime::{TestRuntime, on_both_runtimes, on_every_daemon, on_every_runtime};
 use crate::support::wait::wait_for;
 
 mod accounts;

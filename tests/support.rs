@@ -7,6 +7,7 @@ pub mod containerd;
 pub mod csi_driver;
 pub mod dashboard;
 pub mod device_plugin;
+pub mod docker;
 pub mod embedded;
 pub mod fake_bus;
 pub mod fake_cri;

@@ -24,9 +24,11 @@ mod value;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use serde_json::Value;
 
@@ -118,6 +120,10 @@ pub struct Resolved {
     document: Value,
     args: Args,
     environment: Environment,
+    /// Flags that were given and have no effect where the runtime connects pods.
+    without_network: Vec<&'static str>,
+    /// A Docker Engine has answered at the runtime's endpoint.
+    is_docker: Rc<Cell<bool>>,
 }
 
 impl Resolved {
@@ -127,12 +133,31 @@ impl Resolved {
         self.flags.seccomp_default || self.kubelet.seccomp_default
     }
 
+    /// A runtime was found at the endpoint.
+    pub(crate) fn found_runtime(&self, is_docker: bool) {
+        self.is_docker.set(is_docker);
+        let endpoint = &self.kubelet.container_runtime_endpoint;
+        for flag in self.without_network.iter().filter(|_| !is_docker) {
+            log::warn!(
+                "--{flag} has no effect: it configures the embedded runtime and Docker, and containerRuntimeEndpoint is {endpoint:?}"
+            );
+        }
+    }
+
+    /// The agent itself connects pods and resolves their devices: on the embedded runtime and on Docker.
+    #[must_use]
+    pub(crate) fn owns_pod_network(&self) -> bool {
+        self.is_docker.get() || self.kubelet.container_runtime_endpoint == "embedded"
+    }
+
     /// What reads the files of the same command line again, with the error as its text.
     pub(crate) fn reader(&self) -> Box<dyn Fn() -> Result<Self, String>> {
         let (args, environment) = (self.args.clone(), self.environment.clone());
+        let is_docker = Rc::clone(&self.is_docker);
         Box::new(move || {
             let read = typed::resolve(&args, &environment).and_then(|mut resolved| {
                 typed::check_embedded_only(&args, &mut resolved)?;
+                resolved.is_docker = Rc::clone(&is_docker);
                 Ok(resolved)
             });
             read.map_err(|error| chain(&error))

@@ -122,6 +122,29 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
+impl DnsConfig {
+    /// The text of a resolv.conf; `None` when the configuration is empty.
+    #[must_use]
+    pub(crate) fn resolv_conf(&self) -> Option<String> {
+        let mut text = String::new();
+        let mut add = |word: &str, values: &str| {
+            for part in [word, " ", values, "\n"] {
+                text.push_str(part);
+            }
+        };
+        if !self.searches.is_empty() {
+            add("search", &self.searches.join(" "));
+        }
+        for server in &self.servers {
+            add("nameserver", server);
+        }
+        if !self.options.is_empty() {
+            add("options", &self.options.join(" "));
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
     /// `TCP`, `UDP`, `SCTP`.

@@ -4,6 +4,7 @@
 //! by ureq, which would send the configured headers to every host and downgrade https to http.
 
 pub mod error;
+pub mod h1;
 pub mod h2;
 mod proxy;
 mod redirect;

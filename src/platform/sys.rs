@@ -38,3 +38,5 @@ pub mod seccomp;
 pub mod streams;
 pub mod terminal;
 pub(in crate::platform) mod timer;
+#[cfg(panic = "abort")]
+mod unwinder;

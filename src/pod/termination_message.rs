@@ -54,7 +54,7 @@ pub(super) fn from_log(tail: &[u8], is_cut: bool) -> String {
         }
         let (line, line_break) = line.strip_suffix(b"\n").map_or((*line, ""), |line| (line, "\n"));
         if let Some(line) = cri_log::parse(line) {
-            text.extend_from_slice(line.text);
+            text.extend_from_slice(&line.text);
             text.extend_from_slice(if line.is_partial { b"" } else { line_break.as_bytes() });
         }
     }

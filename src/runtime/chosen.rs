@@ -1,4 +1,4 @@
-//! The runtime of this process: the embedded one or one that speaks CRI, chosen at start.
+//! The runtime of this process: the embedded one, or the one behind a socket.
 //!
 //! What is generic over [`Runtime`] is compiled once for this type in the program; tests use the fake one. ADR 0047.
 
@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use crate::model::observed::{ObservedContainer, ObservedSandbox};
 use crate::model::types::{ContainerId, PodUid, SandboxId};
-use crate::runtime::cri::CriRuntime;
+use crate::runtime::cri::{CriConfig, EndpointError};
+use crate::runtime::docker::DockerConfig;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
+use crate::runtime::socket::{FoundRuntime, SocketRuntime};
 use crate::runtime::{
     CgroupDriver, ContainerConfig, DiskPlaces, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
     RuntimeError, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig,
@@ -18,15 +20,42 @@ use crate::runtime::{
 #[derive(Clone)]
 pub(crate) enum NodeRuntime {
     Embedded(Rc<EmbeddedRuntime>),
-    Cri(Rc<CriRuntime>),
+    Socket(Rc<SocketRuntime>),
 }
 
-/// A call of the one that is there. Boxed: callers hold the future of either.
+impl NodeRuntime {
+    /// The runtime behind a socket, which need not be there yet.
+    ///
+    /// # Errors
+    /// An endpoint that is no Unix socket.
+    pub(crate) fn connect(config: CriConfig, docker: DockerConfig) -> Result<Self, EndpointError> {
+        SocketRuntime::new(config, docker).map(|runtime| Self::Socket(Rc::new(runtime)))
+    }
+
+    /// Whether a Docker Engine has answered.
+    pub(crate) async fn is_docker(&self) -> bool {
+        matches!(self, Self::Socket(runtime) if matches!(runtime.found().await, Ok(FoundRuntime::Docker(_))))
+    }
+
+    /// Whether a Docker Engine leaves containers running when it is restarted. `None` for other runtimes.
+    pub(crate) async fn keeps_containers(&self) -> Option<bool> {
+        let Self::Socket(runtime) = self else { return None };
+        match runtime.found().await.ok()? {
+            FoundRuntime::Docker(runtime) => runtime.keeps_containers().await,
+            FoundRuntime::Cri(_) => None,
+        }
+    }
+}
+
+/// A call of the one that is there. Boxed: callers hold the future of each.
 macro_rules! call {
     ($self:ident, $method:ident $(, $argument:ident)*) => {
         match $self {
             NodeRuntime::Embedded(runtime) => Box::pin(runtime.$method($($argument),*)).await,
-            NodeRuntime::Cri(runtime) => Box::pin(runtime.$method($($argument),*)).await,
+            NodeRuntime::Socket(runtime) => match runtime.found().await? {
+                FoundRuntime::Cri(runtime) => Box::pin(runtime.$method($($argument),*)).await,
+                FoundRuntime::Docker(runtime) => Box::pin(runtime.$method($($argument),*)).await,
+            },
         }
     };
 }

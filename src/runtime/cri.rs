@@ -33,7 +33,7 @@ mod streaming;
 mod stuck;
 mod usage;
 
-pub(crate) use endpoint::EndpointError;
+pub(crate) use endpoint::{EndpointError, socket_path};
 
 use crate::runtime::cri::call_limits::{CallKind, CallLimits};
 use call::{answered, bounded, command_answer, forgive_not_found, unbounded};

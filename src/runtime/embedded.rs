@@ -12,6 +12,7 @@
 //! | `oci`, `seccomp` | decide what a container is to be (pure) | agent |
 //! | `apparmor` | the default profile, and which ones the kernel has | agent (blocking) |
 //! | `network` | bridge, addresses, host ports, CNI | agent (blocking) |
+//! | `pod_network` | when and in which thread `network` works; for the Docker back-end, too | agent |
 //! | `client` | requests to monitors | agent |
 //! | `runtime` | CRI's calls: records, and the order of effects | agent |
 //! | `monitor` | a pod's processes and logs | the monitor |
@@ -26,6 +27,7 @@ pub mod layout;
 pub mod monitor;
 pub mod network;
 pub mod oci;
+pub(in crate::runtime) mod pod_network;
 pub mod protocol;
 pub mod registry;
 pub mod runtime;

@@ -19,7 +19,7 @@ use crate::support::wait::{pause, wait_for};
 /// In the store when the agent starts.
 const PODS: usize = 10;
 /// Until the first one's first instruction, in milliseconds.
-const FIRST_MILLIS: f64 = 300.0;
+const FIRST_MILLIS: f64 = 200.0;
 /// Until a change is in a volume.
 const CHANGE_MILLIS: f64 = 1000.0;
 

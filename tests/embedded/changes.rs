@@ -46,7 +46,7 @@ fn pods_of_a_runtime_that_cannot_be_reached_are_not_forgotten() {
     agent.start();
     agent.wait_for_phase("left", "Running");
     agent.terminate();
-    containerd.stop_daemon();
+    containerd.end_daemon(nix::sys::signal::Signal::SIGTERM);
     let mut agent = agent_with(&containerd, &runtime, "embedded");
     agent.start();
     wait_for("the agent to say so", PATIENCE, || {

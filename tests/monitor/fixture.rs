@@ -50,7 +50,7 @@ impl Pod {
         let directory = SandboxDir(scratch.dir("state/sandboxes").join("5".repeat(64)));
         fs::create_dir_all(directory.containers()).unwrap();
         fs::write(directory.pod_spec(), serde_json::to_vec(spec).unwrap()).unwrap();
-        let spawned = spawn_monitor(program, &directory).await.expect("the monitor to start");
+        let spawned = spawn_monitor(program, &directory, None).await.expect("the monitor to start");
         let monitor = Monitor::new(&directory);
         Self { directory, monitor, pid: spawned.pid, spawned: Some(spawned), scratch }
     }
@@ -160,7 +160,7 @@ pub fn entries(log: &Path) -> Vec<(String, String, Vec<u8>)> {
         .into_iter()
         .map(|line| {
             let Some(parsed) = cri_log::parse(line) else { panic!("no entry: {line:?}") };
-            let time = std::str::from_utf8(parsed.time).expect("a time");
+            let time = std::str::from_utf8(&parsed.time).expect("a time");
             assert!(time.len() == 30 && time.ends_with('Z'), "{time}");
             let stream = if parsed.is_stderr { "stderr" } else { "stdout" };
             let tag = if parsed.is_partial { "P" } else { "F" };

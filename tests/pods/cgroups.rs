@@ -43,6 +43,6 @@ fn pod_level_cgroup_limits_are_set_and_go_with_the_pod() {
     });
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     pod_level_cgroup_limits_are_set_and_go_with_the_pod,
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::image::BUSYBOX;
-use crate::support::runtime::on_both_runtimes;
+use crate::support::runtime::on_every_runtime;
 use crate::support::wait::{wait_for, wait_until};
 
 /// A command of the program against this node, not yet started.
@@ -266,7 +266,7 @@ fn said_by(command: &mut Command) -> (Option<i32>, String, String) {
     said(&command.stdin(Stdio::null()).output().expect("run it"))
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     files_are_copied_both_ways_and_a_pod_is_run_to_its_end,
     a_stream_over_which_nothing_goes_is_ended,
     a_command_runs_with_its_streams_its_code_and_a_terminal,

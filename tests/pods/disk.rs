@@ -141,7 +141,7 @@ fn read_only_disk_fails_the_agents_start_but_no_pod() {
     heals(&node, &web.id);
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     full_disk_stops_no_running_pod_and_recovers,
     disk_without_inodes_stops_no_running_pod_and_recovers,
 }

@@ -31,7 +31,7 @@ fn containerd_fixture_survives_restarts_and_cleans_up() {
     assert_eq!(before.len(), 1, "{before:?}");
     assert_eq!(containerd.exec(&before[0], &["echo", "hello"]), "hello\n");
 
-    containerd.stop_daemon();
+    containerd.end_daemon(nix::sys::signal::Signal::SIGTERM);
     containerd.start_daemon();
     let after = wait_for("the container to be seen again", Duration::from_secs(10), || {
         let running = containerd.running("p");

@@ -85,7 +85,7 @@ fn a_pre_stop_sleep_and_an_http_hook_are_carried_out() {
     assert_eq!(node.written("order"), "main\nterm\n");
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     hooks_run_after_the_start_and_before_the_end_of_a_container,
     failed_post_start_hook_kills_the_container,
     hanging_pre_stop_hook_is_limited_by_the_grace_period,

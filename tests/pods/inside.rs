@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use edge_agent::codec::cri_log;
 use serde_json::json;
 
 use super::Node;
@@ -144,8 +145,11 @@ fn container_logs_have_the_kubelets_paths_and_symlinks() {
         let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         if text.lines().count() == 2 { Ok(text) } else { Err(text) }
     });
-    assert!(text.lines().any(|line| line.ends_with(" stdout F to out")), "{text}");
-    assert!(text.lines().any(|line| line.ends_with(" stderr F to err")), "{text}");
+    // In CRI's format, or in Docker's.
+    for (is_stderr, expected) in [(false, &b"to out"[..]), (true, b"to err")] {
+        let is_it = |line: cri_log::LogLine<'_>| line.is_stderr == is_stderr && *line.text == *expected;
+        assert!(text.lines().any(|line| cri_log::parse(line.as_bytes()).is_some_and(is_it)), "{text}");
+    }
 
     let links = node.agent.pod_logs_dir().parent().expect("it has one").join("containers");
     let link = links.join(format!("talk-{NODE}_default_main-{}.log", container.id));
@@ -161,7 +165,7 @@ fn container_logs_have_the_kubelets_paths_and_symlinks() {
     });
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     containers_get_env_downward_api_and_expanded_args,
     containers_share_an_empty_dir_and_reach_host_paths,
     downward_api_volumes_and_file_key_ref_variables,

@@ -11,7 +11,7 @@ use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::kubectl::Kubectl;
-use crate::support::runtime::{TestRuntime, on_both_runtimes};
+use crate::support::runtime::{TestRuntime, on_every_runtime};
 use crate::support::wait::wait_for;
 
 fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
@@ -26,9 +26,9 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     let listens = "echo ready; while read line; do echo got $line; [ $line = end ] && exit 0; done";
     let mut listener = node.pod("listener", listens);
     listener["spec"]["containers"][0]["stdin"] = json!(true);
-    // Without it containerd takes a client's outputs away when its input ends, whatever the program still has to say.
+    // Without it containerd and Docker take a client's outputs away when its input ends, whatever the program still has to say.
     listener["spec"]["containers"][0]["stdinOnce"] =
-        json!(matches!(node.runtime, TestRuntime::Containerd(..)));
+        json!(matches!(node.runtime, TestRuntime::Containerd(..) | TestRuntime::Docker(..)));
     node.apply(&listener);
     node.agent.start();
     api.wait(&mut node.agent);
@@ -134,7 +134,7 @@ fn the_python_client_lists_watches_and_enters() {
     node.agent.assert_alive();
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     the_python_client_lists_watches_and_enters,
     kubectl_reads_logs_runs_programs_and_reaches_ports,
 }

@@ -149,7 +149,7 @@ fn a_pod_over_its_active_deadline_fails_and_is_stopped() {
     });
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     sidecars_start_first_in_order_and_stop_last_in_reverse,
     pod_succeeds_when_only_its_sidecar_is_left_running,
     a_containers_own_rule_restarts_it_for_its_exit_code_only,

@@ -21,7 +21,8 @@ fn files(node: &Node, pod: &str) -> Vec<(String, u64)> {
             continue;
         }
         for file in fs::read_dir(directory.path().join("main")).into_iter().flatten().flatten() {
-            let length = file.metadata().map_or(0, |metadata| metadata.len());
+            // Docker's are links.
+            let length = fs::metadata(file.path()).map_or(0, |metadata| metadata.len());
             found.push((file.file_name().to_string_lossy().into_owned(), length));
         }
     }
@@ -130,6 +131,39 @@ fn in_memory_logs_stay_below_their_limit_off_disk() {
     assert_eq!(fs::read_dir(&place).expect("list what is on disk").count(), 0);
 }
 
+/// The engine rotates, with the agent's limits, in its own directory.
+fn a_log_of_docker_is_rotated_by_it_within_the_limits() {
+    let mut node = Node::new();
+    node.agent.configure("containerLogMaxSize: 100Ki\ncontainerLogMaxFiles: 3\n");
+    node.apply(&node.pod("chatty", CHATTY));
+    node.agent.start();
+    let id = node.running("chatty").id;
+    let directory = node.runtime.scratch().path().join("docker/containers").join(&id);
+    wait_for("three files", 2 * PATIENCE, || {
+        let entries = fs::read_dir(&directory).expect("list the engine's files").flatten();
+        let logs = entries.filter(|file| file.file_name().to_string_lossy().contains("-json.log"));
+        let lengths: Vec<u64> = logs.map(|file| file.metadata().map_or(0, |found| found.len())).collect();
+        assert!(lengths.len() <= 3 && lengths.iter().all(|length| *length < 110 << 10), "{lengths:?}");
+        if lengths.len() == 3 { Ok(()) } else { Err(format!("{lengths:?}")) }
+    });
+    waits_for_growth(&node, "chatty");
+    assert_eq!(node.running("chatty").id, id, "nothing is restarted for it");
+    node.delete("chatty");
+    node.gone("chatty");
+    wait_for("all its logs to be gone", PATIENCE, || match &files(&node, "chatty")[..] {
+        [] if !directory.exists() => Ok(()),
+        left => Err(format!("{left:?}")),
+    });
+}
+
+mod only_docker {
+    use crate::support::runtime::{Kind, on};
+
+    #[test]
+    fn a_log_of_docker_is_rotated_by_it_within_the_limits() {
+        on(Kind::Docker, super::a_log_of_docker_is_rotated_by_it_within_the_limits);
+    }
+}
 super::on_both_runtimes! {
     a_log_that_is_long_is_moved_aside_and_only_so_many_are_kept,
     in_memory_logs_stay_below_their_limit_off_disk,

@@ -246,7 +246,7 @@ fn a_pod_without_common_numa_nodes_waits_for_them() {
     assert_eq!(node.written("apart"), "1\n", "{}", node.agent.log_tail());
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     a_pod_without_common_numa_nodes_waits_for_them,
     an_exclusive_container_has_its_cpu_alone,
     exclusive_cpus_have_no_quota,

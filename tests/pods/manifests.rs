@@ -105,7 +105,7 @@ fn a_pod_that_needs_longer_to_stop_gets_its_grace_and_no_more() {
     node.gone("deaf");
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     manifest_changes_replace_the_pod_and_removal_stops_it,
     rewriting_a_manifest_with_the_same_content_restarts_nothing,
     broken_manifest_is_reported_until_it_is_fixed,

@@ -88,7 +88,7 @@ fn get(ip: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     a_pod_on_the_bridge_has_an_address_and_serves_pages,
     a_host_port_that_is_in_use_is_said_or_refused,
 }

@@ -275,7 +275,10 @@ fn ephemeral_volume_lives_as_long_as_its_pod() {
     };
     let seen = |what: &str| {
         wait_for(what, PATIENCE, || match &data()?[..] {
-            [only] => fs::read_to_string(only.join("seen")).map_err(|error| error.to_string()),
+            [only] => match fs::read_to_string(only.join("seen")) {
+                Ok(text) if !text.is_empty() => Ok(text),
+                other => Err(format!("{other:?}")),
+            },
             other => Err(format!("{other:?}")),
         })
     };
@@ -326,7 +329,7 @@ fn a_volume_of_a_removed_driver_says_what_to_use_instead() {
     });
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     objects_reach_env_and_volumes_and_updates_only_volumes,
     pod_waits_until_its_missing_objects_exist,
     rwop_claim_serves_one_pod_and_is_kept_while_in_use,

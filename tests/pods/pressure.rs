@@ -279,7 +279,7 @@ fn a_gateways_days() {
     wait_for("all to be well", PATIENCE, || node.agent.cli(&["status"]).map(drop));
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     a_pod_that_fills_the_disk_goes_and_the_node_recovers,
     nothing_starts_on_a_node_without_room_until_there_is_some,
     unused_image_is_removed_at_its_maximum_age,

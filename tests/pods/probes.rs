@@ -152,7 +152,7 @@ fn agent_restart_keeps_readiness_and_startup_results() {
     assert_eq!(node.written("startups"), "x\n");
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     readiness_follows_its_probe_both_ways,
     failed_liveness_probe_restarts_within_its_own_grace,
     other_probes_wait_until_the_startup_probe_succeeds,

@@ -77,7 +77,7 @@ fn a_credential_provider_opens_a_registry_for_a_pod() {
     assert!(!node.agent.log().contains("hush"), "passwords are in no log");
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     a_credential_provider_opens_a_registry_for_a_pod,
 }
 

@@ -290,7 +290,7 @@ fn oom_score_adj_follows_the_qos_class() {
     assert_eq!(pod["status"]["qosClass"], "Burstable");
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     a_pods_cgroup_has_its_sums_and_goes_with_it,
     a_runtime_class_gives_its_handler_and_widens_the_pods_cgroup,
     pod_that_does_not_fit_waits_until_resources_are_free,

@@ -149,7 +149,7 @@ fn pod_restarts_in_a_new_sandbox_after_its_sandbox_dies() {
     assert_ne!(live[0].id, sandbox.id);
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     crashing_container_restarts_with_growing_back_off,
     a_back_off_survives_the_death_of_the_agent,
     succeeded_pod_is_not_rerun_after_an_agent_restart,

@@ -116,7 +116,7 @@ fn usage_errors_exit_with_code_2() {
     assert!(said.contains("runonce-wait") && said.contains("tomorrow"), "{said}");
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     run_once_starts_all_pods_prints_a_table_and_exits_0,
     a_second_run_once_adopts_what_runs_and_starts_nothing,
     run_once_ends_only_when_what_is_no_longer_wanted_is_gone,

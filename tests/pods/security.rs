@@ -135,7 +135,7 @@ fn processes_of_a_pod_share_what_it_says_they_share() {
     assert!(node.written("ps").contains("987654"));
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     a_container_runs_as_the_user_and_groups_it_is_given,
     capabilities_privilege_escalation_and_seccomp_are_as_asked,
     a_read_only_root_and_the_usual_hidden_paths_hold,

@@ -11,7 +11,7 @@ use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::containerd::Instance;
 use crate::support::kubectl::Kubectl;
-use crate::support::runtime::{TestRuntime, on_both_runtimes};
+use crate::support::runtime::{TestRuntime, on_every_runtime};
 use crate::support::wait::wait_for;
 
 mod everywhere;
@@ -163,7 +163,7 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
     let address = node.agent.ask(&["resolve", "web"]).expect("the node asks, too").trim().to_owned();
     // Pods of another network take nothing from 127.0.0.1: there it is the bridge's address.
     let own = match &node.runtime {
-        TestRuntime::Embedded(_) => "127.0.0.1".to_owned(),
+        TestRuntime::Embedded(_) | TestRuntime::Docker(_) => "127.0.0.1".to_owned(),
         TestRuntime::Containerd(_) => format!("{}.1", node.runtime.scratch().net()),
     };
     for url in [format!("http://{address}/"), format!("http://{own}:{port}/")] {
@@ -253,7 +253,7 @@ fn pods_of_a_headless_service_have_names() {
     assert!(addresses.iter().all(|address| all.contains(address.as_str())), "{all}");
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     a_service_is_found_by_name_and_outlives_the_agent,
     all_services_can_be_deleted,
     names_are_found_by_every_resolver,

@@ -7,7 +7,7 @@ use super::Node;
 use crate::cri_server::client::{Spdy, WebSocket};
 use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
-use crate::support::runtime::on_both_runtimes;
+use crate::support::runtime::on_every_runtime;
 use crate::support::wait::{wait_for, wait_until};
 
 fn on_tokio(test: impl Future<Output = ()>) {
@@ -139,7 +139,7 @@ fn programs_and_ports_are_reached_over_spdy_and_websocket() {
     });
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     logs_are_read_followed_and_cut,
     programs_and_ports_are_reached_over_spdy_and_websocket,
 }

@@ -9,7 +9,7 @@ use crate::support::agent::PATIENCE;
 use crate::support::api::{Api, Person};
 use crate::support::dashboard;
 use crate::support::prometheus::Page;
-use crate::support::runtime::on_both_runtimes;
+use crate::support::runtime::on_every_runtime;
 use crate::support::wait::wait_for;
 
 const MIB: u64 = 1 << 20;
@@ -234,7 +234,7 @@ fn every_panel_of_the_dashboard_is_fed() {
     });
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     every_panel_of_the_dashboard_is_fed,
     what_pods_use_is_measured,
 }

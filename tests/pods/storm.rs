@@ -105,6 +105,6 @@ fn assert_none_doubled(node: &Node, when: &str) {
     }
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     hundreds_of_kills_neither_duplicate_nor_lose_containers,
 }

@@ -216,7 +216,7 @@ fn empty_dir_survives_container_and_agent_restarts() {
     assert_eq!(fs::metadata(&volume).expect("look at the volume").mode() & 0o777, 0o777);
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     memory_empty_dir_is_a_sized_tmpfs_and_is_unmounted,
     downward_api_files_link_through_the_data_symlink,
     sub_path_mounts_one_entry_and_expands_expressions,

@@ -207,6 +207,6 @@ fn pod_cgroups(directory: &Path, left: &mut Vec<String>) {
     }
 }
 
-super::on_both_runtimes! {
+super::on_every_runtime! {
     random_changes_and_faults_converge_without_remains,
 }

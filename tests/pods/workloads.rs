@@ -14,7 +14,7 @@ use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::image::{BUSYBOX, archives};
 use crate::support::kubectl::Kubectl;
-use crate::support::runtime::on_both_runtimes;
+use crate::support::runtime::on_every_runtime;
 use crate::support::wait::{pause, wait_for};
 
 struct Lone {
@@ -223,7 +223,7 @@ fn a_tag_is_followed_and_left_when_it_does_not_get_ready() {
     lone.node.agent.assert_alive();
 }
 
-on_both_runtimes! {
+on_every_runtime! {
     a_tag_is_followed_and_left_when_it_does_not_get_ready,
     a_deployment_rolls_out_and_back_as_kubectl_says,
     jobs_run_to_their_end_and_by_hand,

@@ -94,9 +94,9 @@ impl Containerd {
     }
 
     /// Ends the daemon; containers stay, as in an upgrade of containerd.
-    pub fn stop_daemon(&self) {
+    pub fn end_daemon(&self, signal: Signal) {
         let mut child = self.daemon.borrow_mut().take().expect("the daemon runs");
-        kill(pid_of(&child), Signal::SIGTERM).expect("end containerd");
+        kill(pid_of(&child), signal).expect("end containerd");
         child.wait().expect("reap containerd");
     }
 

@@ -1,10 +1,13 @@
-//! The runtime below a test's agent: a real containerd, or the agent's own.
+//! The runtime below a test's agent: a real containerd, a real Docker Engine, or the agent's own.
 
 use std::cell::Cell;
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
+
 use super::agent::AgentProcess;
 use super::containerd::{Containerd, Instance};
+use super::docker::Docker;
 use super::embedded::Embedded;
 use super::scratch::Scratch;
 
@@ -15,6 +18,8 @@ pub enum Kind {
     Containerd,
     /// The agent's own.
     Embedded,
+    /// Docker Engine.
+    Docker,
 }
 
 thread_local! {
@@ -34,6 +39,8 @@ pub enum TestRuntime {
     Containerd(Containerd),
     /// The agent's own.
     Embedded(Embedded),
+    /// Docker Engine.
+    Docker(Docker),
 }
 
 impl TestRuntime {
@@ -42,6 +49,7 @@ impl TestRuntime {
         match KIND.get() {
             Kind::Containerd => Self::Containerd(Containerd::start()),
             Kind::Embedded => Self::Embedded(Embedded::new()),
+            Kind::Docker => Self::Docker(Docker::start()),
         }
     }
 
@@ -56,6 +64,11 @@ impl TestRuntime {
                 embedded.configure(&mut agent);
                 agent
             }
+            Self::Docker(docker) => {
+                let mut agent = AgentProcess::new(docker.scratch().path(), &docker.endpoint());
+                docker.configure(&mut agent);
+                agent
+            }
         }
     }
 
@@ -63,7 +76,25 @@ impl TestRuntime {
     pub fn containerd(&self) -> &Containerd {
         match self {
             Self::Containerd(containerd) => containerd,
-            Self::Embedded(_) => panic!("this scenario is about containerd"),
+            Self::Embedded(_) | Self::Docker(_) => panic!("this scenario is about containerd"),
+        }
+    }
+
+    /// Ends the runtime's daemon; containers stay, as in an upgrade.
+    pub fn end_daemon(&self, signal: Signal) {
+        match self {
+            Self::Containerd(containerd) => containerd.end_daemon(signal),
+            Self::Docker(docker) => docker.end_daemon(signal),
+            Self::Embedded(_) => panic!("this runtime has no daemon"),
+        }
+    }
+
+    /// Starts it again.
+    pub fn start_daemon(&self) {
+        match self {
+            Self::Containerd(containerd) => containerd.start_daemon(),
+            Self::Docker(docker) => docker.start_daemon(),
+            Self::Embedded(_) => panic!("this runtime has no daemon"),
         }
     }
 
@@ -75,6 +106,7 @@ impl TestRuntime {
                 containerd.scratch().path().join("second/k8s.io").join(&instance.id).is_dir()
             }
             Self::Embedded(embedded) => embedded.second_calls().contains(&instance.id),
+            Self::Docker(docker) => docker.second_calls().contains(&instance.id),
         }
     }
 
@@ -86,6 +118,7 @@ impl TestRuntime {
             Self::Embedded(_) => {
                 below(&["state/sandboxes", "state/network", "agent/kubelet/runtime/containers"])
             }
+            Self::Docker(_) => below(&["docker/containers", "state/network"]),
         }
     }
 
@@ -94,6 +127,7 @@ impl TestRuntime {
         match self {
             Self::Containerd(containerd) => containerd.scratch(),
             Self::Embedded(embedded) => embedded.scratch(),
+            Self::Docker(docker) => docker.scratch(),
         }
     }
 
@@ -102,6 +136,7 @@ impl TestRuntime {
         match self {
             Self::Containerd(containerd) => containerd.instances(),
             Self::Embedded(embedded) => embedded.instances(),
+            Self::Docker(docker) => docker.instances(),
         }
     }
 
@@ -117,7 +152,7 @@ impl TestRuntime {
     pub fn exec(&self, instance: &Instance, command: &[&str]) -> String {
         match self {
             Self::Containerd(containerd) => containerd.exec(instance, command),
-            Self::Embedded(_) => Embedded::exec(instance, command),
+            Self::Embedded(_) | Self::Docker(_) => Embedded::exec(instance, command),
         }
     }
 }
@@ -136,6 +171,32 @@ macro_rules! on_both_runtimes {
     };
 }
 
+/// Makes tests `containerd::…`, `embedded::…` and `with_docker::…` of scenarios, and only the first two of those that Docker cannot
+/// have, or not on the machines of the tests.
+macro_rules! on_every_runtime {
+    ($($scenario:ident),* $(,)? $(; without_docker: $($other:ident),* $(,)?)?) => {
+        crate::support::runtime::on_both_runtimes! { $($scenario,)* $($($other,)*)? }
+        mod with_docker {
+            use crate::support::runtime::{Kind, on};
+            $(#[test] fn $scenario() { on(Kind::Docker, super::$scenario); })*
+        }
+    };
+}
+
+/// Makes tests `daemon_of_containerd::…` and `daemon_of_docker::…` of scenarios about a runtime with a daemon.
+macro_rules! on_every_daemon {
+    ($($scenario:ident),* $(,)?) => {
+        mod daemon_of_containerd {
+            use crate::support::runtime::{Kind, on};
+            $(#[test] fn $scenario() { on(Kind::Containerd, super::$scenario); })*
+        }
+        mod daemon_of_docker {
+            use crate::support::runtime::{Kind, on};
+            $(#[test] fn $scenario() { on(Kind::Docker, super::$scenario); })*
+        }
+    };
+}
+
 /// Makes tests `embedded::…` of scenarios.
 macro_rules! on_the_embedded_runtime {
     ($($scenario:ident),* $(,)?) => {
@@ -145,4 +206,4 @@ macro_rules! on_the_embedded_runtime {
         }
     };
 }
-pub(crate) use {on_both_runtimes, on_the_embedded_runtime};
+pub(crate) use {on_both_runtimes, on_every_daemon, on_every_runtime, on_the_embedded_runtime};

@@ -297,8 +297,10 @@ const fn refused(name: &'static str, advice: &'static str) -> Removed {
     Removed { name, value_is_optional: false, advice, fatal: true }
 }
 
-const RUNTIME_OWNS_NETWORK: &str = "the container runtime sets up pod networks; configure CNI there";
-const RUNTIME_ENDPOINT: &str = "use --container-runtime-endpoint";
+const RUNTIME_OWNS_NETWORK: &str = "the container runtime sets up pod networks, configure CNI there; on Docker the agent does: use --cni-conf-dir";
+const RUNTIME_ENDPOINT: &str =
+    "use --container-runtime-endpoint; for Docker with its socket, such as unix:///run/docker.sock";
+const DOCKER_ITSELF: &str = "set it in Docker itself; the agent needs --container-runtime-endpoint alone";
 const LOGS_TO_STDERR: &str = "logs go to stderr; have the service manager store them";
 const ALWAYS: &str = "this is no longer optional";
 
@@ -307,9 +309,14 @@ pub(super) static REMOVED: &[Removed] = &[
     removed("network-plugin", RUNTIME_OWNS_NETWORK),
     removed("cni-cache-dir", RUNTIME_OWNS_NETWORK),
     removed("network-plugin-mtu", RUNTIME_OWNS_NETWORK),
-    removed("pod-infra-container-image", "the container runtime owns the sandbox image; set it there"),
+    removed("pod-infra-container-image", "the container runtime owns the sandbox image, set it there; on Docker the agent makes it"),
     removed("container-runtime", RUNTIME_ENDPOINT),
+    removed("docker", RUNTIME_ENDPOINT),
     removed("docker-endpoint", RUNTIME_ENDPOINT),
+    removed_bool("docker-only", DOCKER_ITSELF),
+    removed_bool("docker-tls", DOCKER_ITSELF),
+    removed("docker-*", DOCKER_ITSELF),
+    removed_bool("redirect-container-streaming", "streams always pass through the agent"),
     removed("image-pull-progress-deadline", "set a pull timeout in the container runtime"),
     removed("dynamic-config-dir", "use --config and --config-dir"),
     removed_bool("experimental-dockershim", RUNTIME_ENDPOINT),

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -125,8 +126,9 @@ fn check_authorization(flags: &AgentFlags, kubelet: &KubeletConfiguration) -> Re
 }
 
 /// Flags of the embedded runtime that another one ignores.
-const EMBEDDED_ONLY: [&str; 5] =
-    ["cni-bin-dir", "cni-conf-dir", "images-dir", "runtime-handlers", "runtime-state-dir"];
+const EMBEDDED_ONLY: [&str; 2] = ["images-dir", "runtime-handlers"];
+/// Those that count on Docker, too.
+const OWN_NETWORK_ONLY: [&str; 3] = ["cni-bin-dir", "cni-conf-dir", "runtime-state-dir"];
 
 /// What the embedded runtime's flags mean with another runtime: a warning each, but an error for the image policy, which
 /// is there to keep images out.
@@ -147,6 +149,8 @@ pub(super) fn check_embedded_only(args: &Args, resolved: &mut Resolved) -> Resul
             "--{flag} has no effect: it configures the embedded runtime, and containerRuntimeEndpoint is {endpoint:?}"
         ));
     }
+    resolved.without_network =
+        OWN_NETWORK_ONLY.into_iter().filter(|flag| args.given.contains_key(flag)).collect();
     Ok(())
 }
 
@@ -196,6 +200,8 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
         provenance: layered.provenance,
         warnings,
         document: layered.document,
+        is_docker: Rc::default(),
+        without_network: Vec::new(),
         args: args.clone(),
         environment: environment.clone(),
     })

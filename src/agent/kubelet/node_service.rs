@@ -24,9 +24,12 @@ use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
 use crate::runtime::chosen::NodeRuntime;
 use crate::runtime::cri::CriRuntime;
+use crate::runtime::docker::DockerRuntime;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
+use crate::runtime::socket::FoundRuntime;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError};
 use crate::serve::cri::streams;
+use crate::serve::docker;
 use crate::serve::server::node::{LoopHealth, Node, Output, StreamKind, StreamServer};
 use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::serve::streaming::{Action, Pending, Streams};
@@ -89,18 +92,59 @@ impl SandboxStreams for CriRuntime {
     }
 }
 
+impl SandboxStreams for DockerRuntime {
+    fn open_stream(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
+        let action = match wanted {
+            StreamTarget::Exec(id, command, streams) => {
+                Action::Command { streams, open: Box::pin(docker::exec(self, id, command, streams)) }
+            }
+            StreamTarget::Attach(id, streams) => {
+                Action::Command { streams, open: Box::pin(docker::attach(self, id, streams)) }
+            }
+            StreamTarget::PortForward(sandbox, ports) => {
+                Action::Forward { ports, dial: docker::dialer(self, sandbox) }
+            }
+        };
+        Box::pin(async { Ok(StreamServer::Agent(action)) })
+    }
+
+    fn usage(self: Rc<Self>, disks: bool, _: Vec<ContainerId>) -> RuntimeAnswer {
+        Box::pin(async move { DockerRuntime::usage(&self, disks).await.map_err(|error| chain(&error)) })
+    }
+}
+
 impl SandboxStreams for NodeRuntime {
     fn open_stream(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
         match &*self {
             Self::Embedded(runtime) => Rc::clone(runtime).open_stream(wanted),
-            Self::Cri(runtime) => Rc::clone(runtime).open_stream(wanted),
+            Self::Socket(runtime) => {
+                let runtime = Rc::clone(runtime);
+                Box::pin(async move {
+                    match runtime.found().await.map_err(|error| chain(&error))? {
+                        FoundRuntime::Cri(runtime) => Rc::clone(runtime).open_stream(wanted).await,
+                        FoundRuntime::Docker(runtime) => Rc::clone(runtime).open_stream(wanted).await,
+                    }
+                })
+            }
         }
     }
 
     fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer {
         match &*self {
             Self::Embedded(runtime) => SandboxStreams::usage(Rc::clone(runtime), disks, of),
-            Self::Cri(runtime) => SandboxStreams::usage(Rc::clone(runtime), disks, of),
+            Self::Socket(runtime) => {
+                let runtime = Rc::clone(runtime);
+                Box::pin(async move {
+                    match runtime.found().await.map_err(|error| chain(&error))? {
+                        FoundRuntime::Cri(runtime) => {
+                            SandboxStreams::usage(Rc::clone(runtime), disks, of).await
+                        }
+                        FoundRuntime::Docker(runtime) => {
+                            SandboxStreams::usage(Rc::clone(runtime), disks, of).await
+                        }
+                    }
+                })
+            }
         }
     }
 }

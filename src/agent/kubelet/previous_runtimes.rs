@@ -27,7 +27,9 @@ use crate::platform::cgroup::{self, CgroupConfig};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::pod::resources::{CgroupLayout, QosClass, class_cgroup_path};
-use crate::runtime::cri::{CriConfig, CriRuntime};
+use crate::runtime::chosen::NodeRuntime;
+use crate::runtime::cri::CriConfig;
+use crate::runtime::docker::DockerConfig;
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime};
 use crate::runtime::{Runtime, RuntimeError};
@@ -49,6 +51,8 @@ pub(crate) struct RuntimesConfig {
     pub(crate) request_timeout: Duration,
     /// The embedded one, if its pod subnets are valid.
     pub(crate) embedded: Result<EmbeddedConfig, SubnetError>,
+    /// For an endpoint at which a Docker Engine answers.
+    pub(crate) docker: DockerConfig,
 }
 
 /// Clears earlier runtimes, and records the current one.
@@ -152,14 +156,16 @@ async fn clear(config: &RuntimesConfig, endpoint: &str) -> Result<Cleared, Strin
     if endpoint == embedded::ENDPOINT {
         let embedded = config.embedded.clone().map_err(|error| chain(&error))?;
         let runtime = Box::pin(EmbeddedRuntime::open(embedded, Clock::System)).await;
-        return Box::pin(clear_runtime(Rc::new(runtime.map_err(|error| chain(&error))?))).await;
+        let runtime = Rc::new(runtime.map_err(|error| chain(&error))?);
+        return Box::pin(clear_runtime(Rc::new(NodeRuntime::Embedded(runtime)))).await;
     }
+    let docker = config.docker.clone();
     let config = CriConfig {
         endpoint: endpoint.to_owned(),
         image_endpoint: String::new(),
         request_timeout: config.request_timeout,
     };
-    let runtime = Rc::new(CriRuntime::connect(&config).map_err(|error| chain(&error))?);
+    let runtime = Rc::new(NodeRuntime::connect(config, docker).map_err(|error| chain(&error))?);
     let answers = async {
         while runtime.version().await.is_err() {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -171,7 +177,7 @@ async fn clear(config: &RuntimesConfig, endpoint: &str) -> Result<Cleared, Strin
     Box::pin(clear_runtime(runtime)).await
 }
 
-async fn clear_runtime<R: Runtime + 'static>(runtime: Rc<R>) -> Result<Cleared, String> {
+async fn clear_runtime(runtime: Rc<NodeRuntime>) -> Result<Cleared, String> {
     let listed = async {
         let containers = runtime.list_containers(None).await?;
         Ok::<_, RuntimeError>((containers, runtime.list_sandboxes(None).await?))
@@ -201,8 +207,8 @@ async fn clear_runtime<R: Runtime + 'static>(runtime: Rc<R>) -> Result<Cleared, 
     Ok(outcome)
 }
 
-async fn clear_pod<R: Runtime + 'static>(
-    runtime: Rc<R>,
+async fn clear_pod(
+    runtime: Rc<NodeRuntime>,
     sandbox: SandboxId,
     running: Vec<ObservedContainer>,
 ) -> Result<(), RuntimeError> {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use tokio::task::JoinHandle;
 
 use crate::agent::config::Resolved;
-use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
+use crate::agent::kubelet::embedded::subnets;
 use crate::agent::kubelet::joined;
 use crate::agent::kubelet::report::LoopView;
 use crate::agent::kubelet::serving::address;
@@ -56,14 +56,10 @@ pub(super) fn cluster_domain(resolved: &Resolved, ranges: Option<&ServiceRanges>
     if set.is_empty() && ranges.is_some() { CLUSTER_DOMAIN.to_owned() } else { set.clone() }
 }
 
-fn is_embedded(resolved: &Resolved) -> bool {
-    resolved.kubelet.container_runtime_endpoint == ENDPOINT
-}
-
 /// Of the built-in network.
 fn pod_ranges(resolved: &Resolved) -> Vec<Cidr> {
     let subnets = subnets(&resolved.kubelet.pod_cidr).unwrap_or_default();
-    let ranges = subnets.iter().filter(|_| is_embedded(resolved));
+    let ranges = subnets.iter().filter(|_| resolved.owns_pod_network());
     ranges.filter_map(|subnet| subnet.to_string().parse().ok()).collect()
 }
 
@@ -75,7 +71,7 @@ fn api_address(resolved: &Resolved, node_ips: &[String]) -> Option<SocketAddr> {
     }
     let own = address(&kubelet.address, kubelet.port);
     let gateway = subnets(&kubelet.pod_cidr).ok().and_then(|subnets| subnets.first().map(|it| it.gateway()));
-    let ip = match (gateway.filter(|_| is_embedded(resolved)), own.ip()) {
+    let ip = match (gateway.filter(|_| resolved.owns_pod_network()), own.ip()) {
         (Some(gateway), _) => gateway,
         (None, ip) if ip.is_unspecified() => node_ips.first()?.parse().ok()?,
         (None, ip) if ip.is_loopback() => return None,

@@ -72,10 +72,11 @@ use crate::pod::volume::share_mounts_below;
 use crate::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::runtime::Runtime;
 use crate::runtime::chosen::NodeRuntime;
-use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
+use crate::runtime::cri::{CriConfig, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
+use crate::runtime::socket::{FoundRuntime, SocketRuntime};
 use crate::serve::accounts::Accounts;
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
@@ -200,12 +201,18 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         return finished;
     }
     image_problems.borrow_mut().extend(embedded::policy_without_effect(policy_file(None)));
-    let runtime = CriRuntime::connect(&CriConfig {
+    let config = CriConfig {
         endpoint: endpoint.to_owned(),
         image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
-    })?;
-    let runtime = NodeRuntime::Cri(Rc::new(runtime));
+    };
+    let runtime = SocketRuntime::new(config, configs::docker(resolved))?;
+    let is_docker = match runtime.found().await {
+        Ok(found) => matches!(found, FoundRuntime::Docker(_)),
+        Err(_) => runtime.assume(),
+    };
+    resolved.found_runtime(is_docker);
+    let runtime = NodeRuntime::Socket(Rc::new(runtime));
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 

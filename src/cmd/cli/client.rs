@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE, WARNING};
 use hyper::upgrade::Upgraded;
 use hyper::{HeaderMap, Method, Request, StatusCode};
@@ -18,6 +17,7 @@ use tokio::net::UnixStream;
 
 use super::CliError;
 use crate::model::api::decode::{DecodeError, decode};
+use crate::platform::http::h1;
 use crate::serve::server::{AgentReport, ObjectDetail};
 
 /// Sufficient, since the agent answers from memory.
@@ -105,8 +105,7 @@ pub(super) async fn send(
 async fn exchange(path: &Path, request: Request<Full<Bytes>>) -> Result<ClientResponse, ClientError> {
     let http = |source| ClientError::Http { path: path.to_owned(), source };
     let stream = UnixStream::connect(path).await.map_err(|source| connect_error(path, source))?;
-    let (mut sender, connection) =
-        http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
+    let (mut sender, connection) = h1::begin(Box::new(stream)).await.map_err(http)?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(http)?;
         let (code, warnings) = (response.status(), warnings(response.headers()));
@@ -143,8 +142,7 @@ pub(super) async fn stream(
     let http = |source| CliError::Client(ClientError::Http { path: path.to_owned(), source });
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| CliError::Client(connect_error(path, source)))?;
-    let (mut sender, connection) =
-        http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
+    let (mut sender, connection) = h1::begin(Box::new(stream)).await.map_err(http)?;
     let exchange = async {
         let answered = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await;
         let timed_out = |_| CliError::Client(ClientError::Timeout { path: path.to_owned() });
@@ -178,8 +176,7 @@ pub(super) async fn upgrade(
     let http = |source| CliError::Client(ClientError::Http { path: path.to_owned(), source });
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| CliError::Client(connect_error(path, source)))?;
-    let (mut sender, connection) =
-        http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
+    let (mut sender, connection) = h1::begin(Box::new(stream)).await.map_err(http)?;
     crate::platform::rt::spawn("connection", connection.with_upgrades());
     let mut request = request(resource);
     *request.method_mut() = Method::POST;

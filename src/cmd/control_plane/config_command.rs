@@ -22,7 +22,9 @@ use crate::cmd::init::install::File;
 use crate::cmd::init::{InitError, InitSession, write};
 use crate::platform::logging::chain;
 use crate::platform::rt;
-use crate::runtime::cri::{CriConfig, CriRuntime};
+use crate::runtime::chosen::NodeRuntime;
+use crate::runtime::cri::CriConfig;
+use crate::runtime::docker::DockerConfig;
 use crate::runtime::{Runtime as _, SandboxConfig};
 
 const OPTIONS: [Known; 13] = [
@@ -171,7 +173,7 @@ fn pull(session: &mut InitSession<'_>, socket: &str, image: &str) -> Result<(), 
         if Path::new(socket).is_absolute() { format!("unix://{socket}") } else { socket.to_owned() };
     let config = CriConfig { endpoint, image_endpoint: String::new(), request_timeout: LIMIT };
     let pulled = rt::run(async {
-        let runtime = CriRuntime::connect(&config).map_err(|error| chain(&error))?;
+        let runtime = NodeRuntime::connect(config, DockerConfig::default()).map_err(|error| chain(&error))?;
         let pulled = runtime.pull_image(image, None, &SandboxConfig::default()).await;
         pulled.map_err(|error| chain(&error))
     });

@@ -18,7 +18,9 @@ use crate::cmd::init::preflight::{ClusterNeeds, PreflightFinding, PreflightTask,
 use crate::cmd::init::{InitError, InitSession, joining, local_pods, resolve};
 use crate::platform::logging::chain;
 use crate::platform::rt;
-use crate::runtime::cri::{CriConfig, CriRuntime};
+use crate::runtime::chosen::NodeRuntime;
+use crate::runtime::cri::CriConfig;
+use crate::runtime::docker::DockerConfig;
 use crate::runtime::{Runtime as _, SandboxConfig};
 
 /// The socket that the agent serves as a node of a cluster.
@@ -231,7 +233,7 @@ async fn pull_all(endpoint: &str, wanted: &[String], is_always: bool) -> Vec<Pre
         image_endpoint: String::new(),
         request_timeout: ANSWER_WITHIN,
     };
-    let runtime = match CriRuntime::connect(&config) {
+    let runtime = match NodeRuntime::connect(config, DockerConfig::default()) {
         Ok(runtime) => runtime,
         Err(error) => return vec![failed(chain(&error))],
     };

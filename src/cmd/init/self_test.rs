@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::preflight::PreflightFinding;
 use crate::codec::cri_log;
+use crate::codec::tiny_program::archive;
 use crate::model::labels;
 use crate::model::observed::ContainerStateKind;
 use crate::model::runtime_config::{CgroupDriver, CgroupValues};
@@ -29,9 +30,12 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::clone::process_id;
 use crate::platform::sys::{dir, mount};
-use crate::runtime::cri::{CriConfig, CriRuntime};
+use crate::runtime::chosen::NodeRuntime;
+use crate::runtime::cri::CriConfig;
+use crate::runtime::docker::DockerConfig;
 use crate::runtime::embedded::images::digest_of;
 use crate::runtime::embedded::layout::Layout;
+use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime};
 use crate::runtime::{
@@ -60,7 +64,7 @@ pub(super) fn run(
     embedded: Result<EmbeddedConfig, SubnetError>,
 ) -> Vec<PreflightFinding> {
     if endpoint != "embedded" {
-        return external(endpoint);
+        return external(endpoint, embedded.ok().map(|embedded| embedded.network));
     }
     let Some(program) = program::bytes() else {
         return vec![PreflightFinding::skipped(NAME, "no test program for this architecture")];
@@ -100,33 +104,40 @@ pub(super) fn run(
                 format!("the embedded runtime ran and removed a test container in {took} ms"),
             );
             let version = runtime_version("embedded", Ok(Some(CgroupDriver::Cgroupfs)));
-            let network = match network {
-                Ok(()) => PreflightFinding::ok("PodNetwork", "the kernel supports the pod network"),
-                Err(why) => PreflightFinding::warning("PodNetwork", "not ready", why)
-                    .required("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
-                    .fix(
-                        "install the kernel modules or another kernel; pods with hostNetwork: true do not \
-                          need them",
-                    ),
-            };
-            vec![ran, version, network]
+            vec![ran, version, pod_network(network)]
         }
     }
 }
 
-/// As in kubeadm: the socket answers, and the runtime reports that it is ready.
-fn external(endpoint: &str) -> Vec<PreflightFinding> {
+fn pod_network(status: Result<(), String>) -> PreflightFinding {
+    match status {
+        Ok(()) => PreflightFinding::ok("PodNetwork", "the kernel supports the pod network"),
+        Err(why) => PreflightFinding::warning("PodNetwork", "not ready", why)
+            .required("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
+            .fix(
+                "install the kernel modules or another kernel; pods with hostNetwork: true do not need them",
+            ),
+    }
+}
+
+/// As in kubeadm: the socket answers, and the runtime reports that it is ready. The network is for Docker Engine.
+fn external(endpoint: &str, network: Option<NetworkConfig>) -> Vec<PreflightFinding> {
     let ask = async {
         let config = CriConfig {
             endpoint: endpoint.to_owned(),
             image_endpoint: String::new(),
             request_timeout: CONNECT,
         };
-        let runtime = CriRuntime::connect(&config).map_err(|error| chain(&error))?;
+        let docker = DockerConfig { network, log: None };
+        let runtime = NodeRuntime::connect(config, docker).map_err(|error| chain(&error))?;
         let version = runtime.version().await.map_err(|error| chain(&error))?;
         let status = runtime.status().await.map_err(|error| chain(&error))?;
         let driver = runtime.cgroup_driver().await.map_err(|error| chain(&error));
-        status.runtime_ready.map(|()| (format!("{} {}", version.name, version.version), driver))
+        let restore = runtime.keeps_containers().await;
+        let network = runtime.is_docker().await.then_some(status.network_ready);
+        status
+            .runtime_ready
+            .map(|()| (format!("{} {}", version.name, version.version), driver, restore, network))
     };
     let answer = rt::run(async { timeout(CONNECT, ask).await });
     let said = match answer {
@@ -135,23 +146,33 @@ fn external(endpoint: &str) -> Vec<PreflightFinding> {
         Err(error) => Err(error.to_string()),
     };
     match said {
-        Ok((version, driver)) => vec![
-            PreflightFinding::ok(NAME, format!("{version} at {endpoint}")),
-            runtime_version(&version, driver),
-        ],
+        Ok((version, driver, restore, network)) => {
+            let found = PreflightFinding::ok(NAME, format!("{version} at {endpoint}"));
+            let stops = (restore == Some(false)).then(live_restore);
+            let network = network.map(pod_network);
+            [found, runtime_version(&version, driver)].into_iter().chain(stops).chain(network).collect()
+        }
         Err(why) => {
             let message = format!("could not connect to the container runtime: {why}");
             vec![
                 PreflightFinding::error(NAME, endpoint, message)
-                    .required("a ready CRI v1 runtime")
+                    .required("a ready CRI v1 runtime or Docker Engine")
                     .fix(
                         "start it, and check that its CRI plugin is enabled (Docker's containerd has \
-                          disabled_plugins = [\"cri\"])",
+                          disabled_plugins = [\"cri\"]; or use Docker's own socket)",
                     )
-                    .command("systemctl status containerd crio"),
+                    .command("systemctl status containerd crio docker"),
             ]
         }
     }
+}
+
+fn live_restore() -> PreflightFinding {
+    let message = "Docker stops all containers when it is restarted or upgraded";
+    PreflightFinding::warning("DockerLiveRestore", "off", message)
+        .required("live-restore")
+        .fix("add \"live-restore\": true to /etc/docker/daemon.json, then reload Docker")
+        .command("systemctl reload docker")
 }
 
 /// kubeadm's check: whether the runtime says which driver of cgroups it uses.
@@ -315,7 +336,7 @@ async fn in_sandbox(
     }
     let log = fs::read(place.data.join("log/test.log")).unwrap_or_default();
     let mut lines = log.split(|byte| *byte == b'\n').filter_map(cri_log::parse);
-    let has_line = lines.any(|line| !line.is_stderr && line.text == program::SAYS.as_bytes());
+    let has_line = lines.any(|line| !line.is_stderr && *line.text == *program::SAYS.as_bytes());
     if has_line { Ok(()) } else { Err("the output of the test container is missing in its log".to_owned()) }
 }
 
@@ -374,7 +395,7 @@ fn write_image(at: &Path, program: &[u8]) -> io::Result<()> {
             "mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": bytes.len(),
         }))
     };
-    let layer = program::archive("test", program);
+    let layer = archive("test", program);
     let described = blob("layer.v1.tar", &layer)?;
     let architecture = program::ARCHITECTURE;
     let config = json!({
@@ -409,6 +430,33 @@ mod tests {
         place.remove();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn docker_that_stops_containers_is_a_warning() {
+        use crate::runtime::docker::testing::{response, socket};
+        let said = |answer: fn(&str) -> String| {
+            let path = socket(answer);
+            let found = external(&format!("unix://{}", path.display()), None);
+            std::fs::remove_file(path).unwrap();
+            found.iter().map(PreflightFinding::text).collect::<Vec<_>>().join("\n")
+        };
+        let off = said(|request| match request {
+            asked if asked.contains("/containers/json") => response("1.41", "[]"),
+            _ => response(
+                "1.41",
+                r#"{"ApiVersion":"1.41","Version":"20.10","CgroupDriver":"cgroupfs","LiveRestoreEnabled":false}"#,
+            ),
+        });
+        assert!(off.contains("docker 20.10 at unix://") && off.contains("live-restore"), "{off}");
+        let on = said(|request| match request {
+            asked if asked.contains("/containers/json") => response("1.41", "[]"),
+            _ => response(
+                "1.41",
+                r#"{"ApiVersion":"1.41","Version":"20.10","CgroupDriver":"cgroupfs","LiveRestoreEnabled":true}"#,
+            ),
+        });
+        assert!(!on.contains("live-restore"), "{on}");
     }
 
     #[test]

@@ -3,10 +3,14 @@
 //!
 //! Owns nothing.
 
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::ExitStatus;
 
 use nix::libc;
 
@@ -38,7 +42,7 @@ pub(crate) fn fork(cgroup: Option<&Path>, child: impl FnOnce() -> i32) -> io::Re
     super::clone::check_single_thread()?;
     // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from
     // unwinding into frames that belong to the parent.
-    let answer = match cgroup.and_then(fork_into) {
+    let answer = match cgroup.and_then(|cgroup| fork_into(cgroup, 0)) {
         Some(answer) => answer,
         None => unsafe { libc::fork() },
     };
@@ -58,20 +62,89 @@ pub(crate) fn fork(cgroup: Option<&Path>, child: impl FnOnce() -> i32) -> io::Re
 /// The C library's constant of this name is too narrow for it.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// Forks into a cgroup; `None` when that cannot be done.
-fn fork_into(cgroup: &Path) -> Option<i32> {
+/// Forks into a cgroup; `None` when that cannot be done. `more` are further flags of `clone`.
+fn fork_into(cgroup: &Path, more: libc::c_int) -> Option<i32> {
     let directory = File::open(cgroup).ok()?;
     // SAFETY: all zeros are valid values of these numbers.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.flags = CLONE_INTO_CGROUP | u64::from(more.unsigned_abs());
     arguments.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
     arguments.cgroup = u64::try_from(directory.as_raw_fd()).ok()?;
-    // SAFETY: without CLONE_VM and with no stack given this is fork, as in `clone::fork`; the kernel reads the arguments, a local
-    // of this function.
+    // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and returns here. The
+    // kernel reads the arguments, a local of this function.
     let answer = unsafe {
         libc::syscall(libc::SYS_clone3, &raw const arguments, std::mem::size_of::<libc::clone_args>())
     };
     i32::try_from(answer).ok().filter(|answer| *answer >= 0)
+}
+
+/// Runs a program with an empty environment and these three streams. Returns the process's id: the caller waits for it. With a
+/// cgroup of version 2 the process is in it from its start, if the kernel can.
+///
+/// A program that cannot be run exits with 127 after it has written the reason to its standard output.
+///
+/// # Errors
+/// No more processes or memory; a NUL in an argument.
+pub(crate) fn spawn(
+    program: &Path,
+    arguments: &[&OsStr],
+    streams: [BorrowedFd<'_>; 3],
+    cgroup: Option<&Path>,
+) -> io::Result<i32> {
+    let path = CString::new(program.as_os_str().as_bytes())?;
+    let arguments: Vec<CString> =
+        arguments.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?;
+    let mut words: Vec<_> = arguments.iter().map(|word| word.as_ptr()).collect();
+    words.push(std::ptr::null());
+    let environment = [std::ptr::null()];
+    let forked = cgroup.and_then(|cgroup| fork_into(cgroup, libc::CLONE_VFORK)).map_or_else(
+        || {
+            let flags = libc::c_long::from(libc::CLONE_VFORK | libc::SIGCHLD);
+            // SAFETY: as in `fork_into`. The order of the arguments differs between architectures, and they are all null.
+            unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) }
+        },
+        libc::c_long::from,
+    );
+    match forked {
+        -1 => Err(io::Error::last_os_error()),
+        // The child of a process that may have other threads: until the program runs it only makes system calls.
+        0 => {
+            super::clone::reset_signals();
+            for (number, stream) in (0..).zip(streams) {
+                // SAFETY: duplicating onto the three standard descriptors, which the streams are not among: the process has them.
+                unsafe { libc::dup2(stream.as_raw_fd(), number) };
+            }
+            // SAFETY: the texts end with NUL and the lists with null; they live until the process becomes the program.
+            unsafe { libc::execve(path.as_ptr(), words.as_ptr(), environment.as_ptr()) };
+            let message = "the agent's program cannot be run";
+            // SAFETY: writes from a constant, and ends the process without running anything of this program.
+            unsafe {
+                libc::write(1, message.as_ptr().cast(), message.len());
+                libc::_exit(127)
+            }
+        }
+        pid => Ok(i32::try_from(pid).unwrap_or(i32::MAX)),
+    }
+}
+
+/// Waits for a child's end and reaps it.
+///
+/// # Errors
+/// It is no child of this process, or has been reaped.
+pub(crate) fn wait(pid: i32) -> io::Result<ExitStatus> {
+    let mut status = 0;
+    loop {
+        // SAFETY: waitpid writes one integer, a local of this function.
+        match unsafe { libc::waitpid(pid, &raw mut status, 0) } {
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            _ => return Ok(ExitStatus::from_raw(status)),
+        }
+    }
 }
 
 /// Reaps any one child; `None` when none has ended.
@@ -228,6 +301,7 @@ pub fn start_time(pid: i32) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::os::fd::AsFd;
 
     use super::*;
@@ -257,6 +331,30 @@ mod tests {
         pidfd_signal(process.as_fd(), libc::SIGKILL).unwrap();
         assert!(pidfd_open(pid).is_err() && start_time(pid).is_err());
         assert_eq!(reap(), None);
+    }
+
+    #[test]
+    fn a_program_gets_its_streams_and_nothing_else() {
+        let null = File::open("/dev/null").unwrap();
+        let run = |program: &str, arguments: &[&str]| {
+            let (mut said, says) = io::pipe().unwrap();
+            let words: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+            let streams = [null.as_fd(), says.as_fd(), null.as_fd()];
+            let pid = spawn(Path::new(program), &words, streams, None).unwrap();
+            drop(says);
+            let mut text = String::new();
+            said.read_to_string(&mut text).unwrap();
+            (wait(pid).unwrap(), text)
+        };
+        let busybox = |arguments: &[&str]| run("/bin/busybox", arguments);
+        assert_eq!(busybox(&["false"]).0.code(), Some(1));
+        assert_eq!(busybox(&["env"]).1, "");
+        let (_, signals) = busybox(&["grep", "Sig[BI]", "/proc/self/status"]);
+        assert_eq!(signals, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+        let (status, said) = run("/nowhere", &["x"]);
+        assert_eq!((status.code(), said.as_str()), (Some(127), "the agent's program cannot be run"));
+        let odd = spawn(Path::new("a\0b"), &[], [null.as_fd(); 3], None);
+        assert_eq!(odd.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -8,18 +8,18 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{self, Connection};
+use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
 use super::dial::{self, system_error_text};
 use super::{HandlerError, HttpAnswer, HttpGet, authority, tls};
+use crate::platform::http::h1::{self, H1Connection};
+use crate::platform::http::h2::Io;
 use crate::pod::target::HttpTarget;
 
 /// Of the body; the rest is not read.
@@ -186,14 +186,12 @@ async fn begin(
 ) -> Result<(Link, Response<Incoming>), HandlerError> {
     let message = compose(target, request, host_header)?;
     let stream = dial::connect(&target.host, target.port).await?;
-    let stream: Box<dyn HttpStream> =
+    let stream: Io =
         if target.https { Box::new(tls::connect(&target.host, stream).await?) } else { Box::new(stream) };
-    let (mut sender, connection) = http1::Builder::new()
-        .title_case_headers(true)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| explain(&error))?;
+    let mut settings = http1::Builder::new();
+    settings.title_case_headers(true).max_buf_size(MAX_HEAD_BYTES);
+    let begun = h1::begin_with(&settings, stream).await;
+    let (mut sender, connection) = begun.map_err(|error| explain(&error))?;
     let mut link = Link { connection: Some(connection), trouble: None };
     match link.carry(sender.send_request(message)).await {
         Ok(response) => Ok((link, response)),
@@ -205,12 +203,12 @@ fn compose(
     target: &RequestTarget,
     request: &HttpGet,
     host_header: Option<&str>,
-) -> Result<Request<Empty<Bytes>>, HandlerError> {
+) -> Result<Request<Full<Bytes>>, HandlerError> {
     let host = match host_header {
         Some(host) if !host.is_empty() => host.to_owned(),
         _ => authority(&target.host, target.port),
     };
-    let mut message = Request::new(Empty::new());
+    let mut message = Request::new(Full::default());
     *message.uri_mut() = target.path.parse().map_err(|error| HandlerError::Failed(format!("{error}")))?;
     let headers = message.headers_mut();
     headers.insert(HOST, header_value("Host", &host)?);
@@ -261,16 +259,10 @@ async fn read_body(mut incoming: Incoming) -> Result<String, HandlerError> {
     Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// Plain or encrypted: one type, so that the protocol is compiled once.
-trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
-
-type HttpConnection = Connection<TokioIo<Box<dyn HttpStream>>, Empty<Bytes>>;
-
 /// A connection that is polled together with each wait on it, without a task of its own. It closes when
 /// dropped.
 struct Link {
-    connection: Option<HttpConnection>,
+    connection: Option<H1Connection>,
     trouble: Option<hyper::Error>,
 }
 

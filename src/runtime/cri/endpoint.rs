@@ -37,7 +37,7 @@ pub(super) fn channel(field: &'static str, endpoint: &str) -> Result<Channel, En
     Ok(Channel::unix(path))
 }
 
-fn socket_path(field: &'static str, endpoint: &str) -> Result<PathBuf, EndpointError> {
+pub(crate) fn socket_path(field: &'static str, endpoint: &str) -> Result<PathBuf, EndpointError> {
     let owned = || endpoint.to_owned();
     let path = match endpoint.split_once(':') {
         _ if endpoint.is_empty() => return Err(EndpointError::Empty { field }),

@@ -15,6 +15,12 @@ use crate::platform::sys::durable::replace_private;
 /// No such file is longer: a log path and a directory in each of a dozen hierarchies.
 const MAX_BYTES: u64 = 64 * 1024;
 
+/// The directory of version 2 among those of a cgroup, all of which exist.
+#[must_use]
+pub(in crate::runtime) fn unified(directories: &[PathBuf]) -> Option<&Path> {
+    directories.iter().find(|directory| directory.join("cgroup.events").exists()).map(PathBuf::as_path)
+}
+
 /// What the monitor knows of a container before it starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::runtime) struct ContainerFacts {
@@ -45,13 +51,10 @@ impl ContainerFacts {
         }
     }
 
-    /// Its cgroup where there is one hierarchy. An external runtime puts itself where it wants.
+    /// Its cgroup of version 2. An external runtime puts itself where it wants.
     #[must_use]
-    pub(in crate::runtime) fn only_cgroup(&self) -> Option<&Path> {
-        match self.cgroups.as_slice() {
-            [only] if !self.external => Some(only),
-            _ => None,
-        }
+    pub(in crate::runtime) fn unified(&self) -> Option<&Path> {
+        if self.external { None } else { unified(&self.cgroups) }
     }
 
     fn encode(&self) -> io::Result<Vec<u8>> {

@@ -290,6 +290,11 @@ impl Network {
         Some(record.addresses).filter(|addresses| valid && !addresses.is_empty())
     }
 
+    /// The recorded addresses of a sandbox, the primary one first; `None` when it is not connected.
+    pub(in crate::runtime) fn recorded(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
+        Some(self.records.one(sandbox).ok()??.addresses).filter(|addresses| !addresses.is_empty())
+    }
+
     fn attach_to_bridge(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
         let subnets = bridge::usable(&self.config.subnets);
         if subnets.is_empty() {

@@ -13,7 +13,6 @@
 //! | `sandbox`, `container` | creating, stopping, removing |
 //! | `creation` | from a configuration to a bundle |
 //! | `exec` | programs in containers, and streams |
-//! | `networking` | in which thread and how often the network's operations run |
 //! | `claim` | exclusive ownership of the directories |
 //! | `watch` | exits of containers and of monitors |
 //! | `recover` | the start: adopting, undoing, removing |
@@ -28,11 +27,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, Notify, OwnedMutexGuard, Semaphore, broadcast};
+use tokio::sync::{Notify, OwnedMutexGuard, broadcast};
 
 use super::images::ImageStore;
 use super::layout::Layout;
-use super::network::{Network, NetworkConfig};
+use super::network::NetworkConfig;
+use super::pod_network::PodNetwork;
 use crate::model::observed::{ObservedContainer, ObservedSandbox};
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::{ContainerId, PodUid, SandboxId};
@@ -59,7 +59,6 @@ mod files;
 mod filters;
 mod image;
 mod monitors;
-mod networking;
 mod processes;
 pub mod record;
 mod recover;
@@ -139,8 +138,7 @@ struct RuntimeInner {
     config: EmbeddedConfig,
     clock: Clock,
     images: ImageStore,
-    /// Replaced when the pods' ranges change.
-    network: RefCell<Arc<Network>>,
+    network: PodNetwork,
     facts: Arc<facts::NodeAbilities>,
     state: RefCell<RuntimeState>,
     /// Notified whenever a container or a monitor has ended.
@@ -154,12 +152,6 @@ struct RuntimeInner {
     warned: RefCell<std::collections::BTreeSet<String>>,
     /// This program as a file that cannot be written to; `None` when the kernel does not support that.
     program: Option<OwnedFd>,
-    /// Bounds the chains of network plugins that run at once.
-    plugins: Semaphore,
-    /// Held while a pod's built-in network is made or removed.
-    network_lock: Mutex<()>,
-    /// Held while the network's status is read.
-    network_status: Mutex<Option<networking::ReportedNetwork>>,
     _claim: claim::Claim,
 }
 
@@ -217,21 +209,21 @@ impl EmbeddedRuntime {
         let layout = config.layout.clone();
         rt::blocking("create directories", move || files::make_directories(&layout)).await?;
         let claim = claim::acquire(&config.layout).await?;
-        let (layout, network) = (config.layout.clone(), config.network.clone());
+        let (layout, network) = (config.layout.clone(), PodNetwork::new(config.network.clone()));
         let cgroup = config.cgroup.clone();
         let own = config.program == Path::new(OWN_PROGRAM);
         let made = rt::blocking("open embedded runtime", move || {
             let program = own.then(read_only_program).flatten();
             let path = layout.images();
             let images = ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
-            Ok((images, Network::new(network), facts::NodeAbilities::measure(&cgroup), program))
+            Ok((images, facts::NodeAbilities::measure(&cgroup), program))
         });
-        let (images, network, facts, program) = made.await?;
+        let (images, facts, program) = made.await?;
         let shared = Rc::new(RuntimeInner {
             config,
             clock,
             images,
-            network: RefCell::new(Arc::new(network)),
+            network,
             facts: Arc::new(facts),
             state: RefCell::default(),
             ended: Notify::new(),
@@ -240,9 +232,6 @@ impl EmbeddedRuntime {
             discarded: Cell::default(),
             warned: RefCell::default(),
             program,
-            plugins: Semaphore::new(networking::MOST_PLUGINS),
-            network_lock: Mutex::default(),
-            network_status: Mutex::default(),
             _claim: claim,
         });
         recover::recover(&shared).await?;
@@ -380,7 +369,7 @@ impl Runtime for EmbeddedRuntime {
     }
 
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
-        let network_ready = networking::status(&self.shared).await;
+        let network_ready = self.shared.network.status().await;
         Ok(RuntimeStatus {
             runtime_ready: Ok(()),
             network_ready: network_ready.map_err(|why| format!("NetworkPluginNotReady: {why}")),
@@ -514,9 +503,8 @@ impl Runtime for EmbeddedRuntime {
     }
 
     async fn set_pod_cidrs(&self, cidrs: &[String]) -> Result<(), RuntimeError> {
-        networking::set_pod_cidrs(&self.shared, cidrs)
-            .await
-            .map_err(|failure| failure.of("UpdateRuntimeConfig"))
+        let set = self.shared.network.set_pod_cidrs(cidrs).await;
+        set.map_err(|message| Failure::from(message).of("UpdateRuntimeConfig"))
     }
 
     async fn next_change(&self) -> Result<(), RuntimeError> {

@@ -1,4 +1,4 @@
-//! `/containerLogs`: a container's output, from the file that the runtime writes in CRI's format.
+//! `/containerLogs`: a container's output, from the file that the runtime writes.
 //!
 //! Owns the choice of the instance, the position in the file and the filters.
 //!
@@ -25,8 +25,9 @@ use crate::platform::sys::open::open_without_following;
 const CHUNK: usize = 16 * 1024;
 /// Chunks read without yielding when nothing in them is selected: a few milliseconds' worth.
 const CHUNKS_AT_ONCE: usize = 128;
-/// A CRI line has at most 16 KiB and its header. A longer one was not written by a CRI runtime and is split.
-const LONGEST_LINE: usize = 64 * 1024;
+/// A line has at most 16 KiB of text and its header; Docker writes six bytes for one in the worst case. A longer one was
+/// not written by a runtime and is split.
+const LONGEST_LINE: usize = 128 * 1024;
 /// How often a follower polls for more...
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// ...and, while there is none, whether the container still runs.
@@ -110,16 +111,16 @@ impl Filter {
     /// selected.
     fn add(&mut self, line: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(parsed) = cri_log::parse(line) else { return true };
-        let time = || std::str::from_utf8(parsed.time).ok().and_then(Timestamp::parse_rfc3339);
+        let time = || std::str::from_utf8(&parsed.time).ok().and_then(Timestamp::parse_rfc3339);
         if self.since.is_some_and(|since| time().is_none_or(|time| time < since)) {
             return true;
         }
         let before = out.len();
         if self.timestamps && self.at_start {
-            out.extend_from_slice(parsed.time);
+            out.extend_from_slice(&parsed.time);
             out.push(b' ');
         }
-        out.extend_from_slice(parsed.text);
+        out.extend_from_slice(&parsed.text);
         if !parsed.is_partial {
             out.push(b'\n');
         }

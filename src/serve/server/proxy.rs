@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
 use hyper::header::{HOST, UPGRADE};
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Uri};
@@ -18,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::body::{Body, text};
+use crate::platform::http::h1;
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::CREATION_TIMEOUT;
 
@@ -60,7 +60,7 @@ pub(in crate::serve) async fn proxy_stream(
 fn forwarded_request(
     request: &Request<IncomingBody>,
     url: &str,
-) -> Result<(String, Request<Empty<Bytes>>), String> {
+) -> Result<(String, Request<Full<Bytes>>), String> {
     let uri: Uri = url.parse().map_err(|_| format!("the runtime returned an invalid URL {url:?}"))?;
     let address = match uri.authority() {
         Some(authority) if uri.scheme_str() == Some("http") => {
@@ -68,7 +68,7 @@ fn forwarded_request(
         }
         _ => return Err(format!("the runtime serves streams at {url:?}; only http:// is supported")),
     };
-    let mut passed = Request::new(Empty::new());
+    let mut passed = Request::new(Full::default());
     let upgrade =
         request.headers().get(UPGRADE).and_then(|upgrade| upgrade.to_str().ok()).unwrap_or_default();
     // The agent accepts a WebSocket by POST as well; runtimes require GET.
@@ -83,10 +83,10 @@ fn forwarded_request(
     Ok((address, passed))
 }
 
-async fn send_upgrade(address: &str, request: Request<Empty<Bytes>>) -> Result<Response<Incoming>, String> {
+async fn send_upgrade(address: &str, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
     let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
     let _ = stream.set_nodelay(true);
-    let shaken = http1::handshake(TokioIo::new(stream)).await;
+    let shaken = h1::begin(Box::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
     crate::platform::rt::spawn("runtime's stream", async move {
         if let Err(error) = connection.with_upgrades().await {

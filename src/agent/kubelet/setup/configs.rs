@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::agent::config::{KubeletConfiguration, Origin, Resolved};
-use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
+use crate::agent::kubelet::embedded::subnets;
 use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::services::{cluster_domain, name_servers};
@@ -56,6 +56,7 @@ use crate::pod::resources::{CgroupLayout, ResourceFlags};
 use crate::pod::users::NodeIds;
 use crate::pod::volume::VolumeConfig;
 use crate::pod::workers::{DeadLimits, PodWorkerConfig};
+use crate::runtime::docker::DockerConfig;
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::SubnetError;
@@ -78,6 +79,7 @@ pub(crate) fn runtimes(resolved: &Resolved) -> RuntimesConfig {
         endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
         embedded: embedded(resolved),
+        docker: docker(resolved),
     }
 }
 
@@ -107,6 +109,15 @@ pub(crate) fn embedded(resolved: &Resolved) -> Result<EmbeddedConfig, SubnetErro
         image_policy: flags.image_policy.clone(),
         image_keep_free: resolved.kubelet.eviction_hard.get("imagefs.available").cloned().unwrap_or_default(),
     })
+}
+
+/// What a Docker Engine gets from the agent.
+pub(crate) fn docker(resolved: &Resolved) -> DockerConfig {
+    let LogLimits { max_bytes, max_files } = log_rotation(resolved).limits;
+    DockerConfig {
+        network: embedded(resolved).ok().map(|embedded| embedded.network),
+        log: (max_bytes > 0).then_some((max_bytes, max_files)),
+    }
 }
 
 /// The configured cgroup driver, otherwise the one that suits the machine: a unified tree has a single
@@ -198,7 +209,7 @@ pub(super) fn executor(
     let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
     let resources = resources::measure(reservations(resolved))?;
     let (layout, cgroup) = cgroups(kubelet);
-    let is_embedded = kubelet.container_runtime_endpoint == ENDPOINT;
+    let reads_cdi = resolved.owns_pod_network();
     Ok(ExecutorConfig {
         volumes: VolumeConfig { pods_dir: root.join("pods"), capacity: resources.allocatable.clone() },
         container_logs_dir: container_logs_dir(&pod_logs_dir),
@@ -219,7 +230,7 @@ pub(super) fn executor(
         devices: plugins::manager(root),
         managers: ResourceManagers::default(),
         // Otherwise the runtime reads the specifications.
-        cdi_directories: if is_embedded { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() },
+        cdi_directories: if reads_cdi { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() },
     })
 }
 
@@ -478,8 +489,7 @@ pub(super) fn serving(
 pub(super) fn pods_address(resolved: &Resolved) -> Option<PodsAddress> {
     let kubelet = &resolved.kubelet;
     let own = address(&kubelet.address, kubelet.port);
-    let is_embedded = kubelet.container_runtime_endpoint == ENDPOINT;
-    if !is_embedded || own.ip().is_unspecified() || !resolved.flags.kubeconfig.is_empty() {
+    if !resolved.owns_pod_network() || own.ip().is_unspecified() || !resolved.flags.kubeconfig.is_empty() {
         return None;
     }
     let subnets = subnets(&kubelet.pod_cidr).ok()?;

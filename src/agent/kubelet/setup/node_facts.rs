@@ -66,7 +66,7 @@ pub(super) fn node_state(
         port: u16::try_from(kubelet.port).unwrap_or_default(),
         lease_seconds: kubelet.node_lease_duration_seconds,
         taints: configured_taints(kubelet),
-        pod_cidrs: pod_cidrs(kubelet),
+        pod_cidrs: pod_cidrs(resolved),
         provider_id: kubelet.provider_id.clone(),
         info: info(arch),
         ..NodeState::default()
@@ -97,12 +97,12 @@ fn info(arch: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Those of the embedded runtime; other runtimes do not report their networks.
-fn pod_cidrs(kubelet: &KubeletConfiguration) -> Vec<String> {
-    if kubelet.container_runtime_endpoint != embedded::ENDPOINT {
+/// Those of the built-in network; other runtimes do not report their networks.
+fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
+    if !resolved.owns_pod_network() {
         return Vec::new();
     }
-    let subnets = embedded::subnets(&kubelet.pod_cidr).unwrap_or_default();
+    let subnets = embedded::subnets(&resolved.kubelet.pod_cidr).unwrap_or_default();
     subnets.iter().map(ToString::to_string).collect()
 }
 

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::super::layout::SandboxDir;
@@ -28,12 +27,11 @@ const MAX_SAID: usize = 4096;
 #[derive(Debug)]
 pub struct Spawned {
     pub pid: i32,
-    child: Child,
 }
 
 impl Spawned {
     /// Waits for the monitor's exit and reaps it.
-    pub async fn reap(mut self) -> Option<ExitStatus> {
+    pub async fn reap(self) -> Option<ExitStatus> {
         let ended = match children::pidfd_open(self.pid).and_then(Polled::readable) {
             Ok(process) => process.wait().await,
             Err(error) => Err(error),
@@ -41,53 +39,53 @@ impl Spawned {
         if let Err(error) = ended {
             // Without a pidfd the only way to wait is the blocking call.
             log::warn!(pid = self.pid, err:% = error; "Failed to register monitor with the reactor");
-            return rt::blocking("reap monitor", move || self.child.wait().ok()).await;
+            return rt::blocking("reap monitor", move || children::wait(self.pid).ok()).await;
         }
-        self.child.wait().ok()
+        children::wait(self.pid).ok()
     }
 }
 
 /// Runs `program monitor DIR` and waits until the pod's namespaces exist and the monitor's socket answers.
 /// `program` is a path; `/proc/self/fd/N` of [`crate::platform::sys::own_program::read_only_exe`] where the
-/// kernel can.
+/// kernel can. With a cgroup of version 2 it is in that from its start, where the kernel can.
 ///
 /// # Errors
 /// What the monitor reports that it could not do; nothing of it is left then.
-pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spawned, MonitorError> {
-    let mut command = Command::new(program);
-    command.arg0("agent").arg("monitor").arg(&directory.0);
-    command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped());
-    let errors = directory.0.join("monitor.err");
+pub async fn spawn_monitor(
+    program: &Path,
+    directory: &SandboxDir,
+    cgroup: Option<PathBuf>,
+) -> Result<Spawned, MonitorError> {
     let io = |action, source| MonitorError::Io { action, path: directory.0.clone(), source };
-    command.stderr(errors_file(&errors).map_err(|source| io("create monitor.err in", source))?);
-    let path = program.to_owned();
-    let mut child = rt::blocking("spawn monitor", move || command.spawn())
-        .await
-        .map_err(|source| MonitorError::Io { action: "run", path, source })?;
-    let stdout = child.stdout.take().map(OwnedFd::from);
-    let said = match stdout {
-        Some(stdout) => {
-            within(directory.0.clone(), PATIENCE, async {
-                readiness(stdout).await.map_err(|source| io("wait for the monitor of", source))
-            })
-            .await
-        }
-        None => Err(io("wait for the monitor of", io::ErrorKind::NotFound.into())),
-    };
-    let failure = match said {
-        Ok(said) if said == READY => {
-            let pid = i32::try_from(child.id()).unwrap_or_default();
-            return Ok(Spawned { pid, child });
-        }
+    let errors = errors_file(&directory.0.join("monitor.err"))
+        .map_err(|source| io("create monitor.err in", source))?;
+    let (said, says) = std::io::pipe().map_err(|source| io("create a pipe for the monitor of", source))?;
+    let (path, argument) = (program.to_owned(), directory.0.clone());
+    let spawned = rt::blocking("spawn monitor", move || {
+        let null = File::open("/dev/null")?;
+        let words = ["agent".as_ref(), "monitor".as_ref(), argument.as_os_str()];
+        children::spawn(&path, &words, [null.as_fd(), says.as_fd(), errors.as_fd()], cgroup.as_deref())
+    });
+    let pid = spawned.await.map_err(|source| MonitorError::Io {
+        action: "run",
+        path: program.to_owned(),
+        source,
+    })?;
+    let said = within(directory.0.clone(), PATIENCE, async {
+        readiness(said.into()).await.map_err(|source| io("wait for the monitor of", source))
+    });
+    let failure = match said.await {
+        Ok(said) if said == READY => return Ok(Spawned { pid }),
         Ok(said) if said.is_empty() => {
             MonitorError::Refused("the pod's monitor exited before it was ready".to_owned())
         }
         Ok(said) => MonitorError::Refused(String::from_utf8_lossy(&said).into_owned()),
         Err(error) => error,
     };
-    let _ = child.kill();
+    // A child of this process and not reaped yet: the id is still its own.
+    children::kill_by_id(pid);
     // It has ended or was killed: this takes as long as the kernel does.
-    rt::blocking("reap monitor", move || child.wait().ok()).await;
+    rt::blocking("reap monitor", move || children::wait(pid).ok()).await;
     Err(failure)
 }
 

@@ -21,15 +21,11 @@ const MAX_TABLE: u64 = 1 << 20;
 /// Puts this process, which has one thread, into every one of `directories`.
 ///
 /// Before it moves a process the kernel stops all forks of the machine and waits for a grace period of RCU, 5 to 25 ms.
-/// It moves the calling thread without that: cgroup v1 has a file for threads (docs/adr/0064). With cgroup v2 the process was made
-/// in its cgroup where the kernel can (`children::fork`).
+/// It moves the calling thread without that: cgroup v1 has a file for threads. With cgroup v2 the process was made in its cgroup
+/// where the kernel can (docs/adr/0064).
 pub(in crate::runtime) fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
-    if let [directory] = directories
-        && is_in(directory)
-    {
-        return Ok(());
-    }
-    for directory in directories {
+    let table = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    for directory in directories.iter().filter(|directory| !is_unified(&table, directory)) {
         let open = |name| File::options().write(true).open(directory.join(name));
         let file = open("tasks").or_else(|_| open("cgroup.procs"));
         // 0 stands for the writer.
@@ -38,12 +34,14 @@ pub(in crate::runtime) fn enter(directories: &[PathBuf]) -> Result<(), InitError
     Ok(())
 }
 
-/// Whether this is the process's cgroup of version 2, where that is the only one.
-fn is_in(directory: &Path) -> bool {
-    let Ok(inside) = directory.strip_prefix(MOUNT_POINT) else { return false };
-    let table = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    matches!(memberships(&table).as_slice(), [Membership { controllers, path }]
-        if controllers.is_empty() && path.strip_prefix("/").is_ok_and(|path| path == inside))
+/// Whether a directory is the one of version 2 in a process's table of cgroups.
+fn is_unified(table: &str, directory: &Path) -> bool {
+    let own = memberships(table).into_iter().find(|one| one.controllers.is_empty());
+    let Some(own) = own.as_ref().and_then(|own| own.path.strip_prefix("/").ok()) else { return false };
+    // Beside version 1 it is mounted below.
+    [Path::new(MOUNT_POINT), &Path::new(MOUNT_POINT).join("unified")]
+        .iter()
+        .any(|mount| directory.strip_prefix(mount) == Ok(own))
 }
 
 /// A hierarchy and where this process is in it.
@@ -133,6 +131,21 @@ mod tests {
         let missing = tree.join("missing");
         let error = enter(std::slice::from_ref(&missing)).unwrap_err();
         assert!(error.chain().contains(&*missing.to_string_lossy()), "{}", error.chain());
+    }
+
+    #[test]
+    fn its_own_cgroup_of_version_2_is_known() {
+        let table = "9:name=systemd:/a\n0::/pods/b\n";
+        for (path, expected) in [
+            ("/sys/fs/cgroup/pods/b", true),
+            ("/sys/fs/cgroup/unified/pods/b", true),
+            ("/sys/fs/cgroup/pids/pods/b", false),
+            ("/sys/fs/cgroup/unified/pods", false),
+            ("/pods/b", false),
+        ] {
+            assert_eq!(is_unified(table, Path::new(path)), expected, "{path}");
+        }
+        assert!(!is_unified("1:cpu:/a\n", Path::new("/sys/fs/cgroup/a")));
     }
 
     #[test]

@@ -213,7 +213,7 @@ impl Monitor {
             .add(report.as_fd(), Readiness::Read, token(TokenKind::Report, serial))
             .map_err(context("wait for the container's start"))?;
         let (directory, pod) = (&container.directory, &self.pod);
-        let helper = children::fork(container.facts.only_cgroup(), move || {
+        let helper = children::fork(container.facts.unified(), move || {
             let stdio = (streams.stdin.as_fd(), streams.stdout.as_fd(), streams.stderr.as_fd());
             match children::set_stdio(stdio.0, stdio.1, stdio.2) {
                 Ok(()) => init::container(directory, pod, childs_report),

@@ -110,7 +110,7 @@ impl Monitor {
             .add(report.as_fd(), Readiness::Read, token(TokenKind::ExecReport, serial))
             .map_err(context("wait for the program's start"))?;
         let (pod, facts) = (&self.pod, &self.containers[at].facts);
-        let helper = children::fork(facts.only_cgroup(), move || {
+        let helper = children::fork(facts.unified(), move || {
             let [stdin, stdout, stderr] =
                 [&stdin, &stdout, &stderr].map(|fd| fd.as_ref().map_or(null.as_fd(), AsFd::as_fd));
             match children::set_stdio(stdin, stdout, stderr) {

@@ -2,7 +2,6 @@
 //!
 //! Owns files and mounts below the state directory, and writable layers. Everything here blocks.
 
-use std::fmt::Write as _;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -103,7 +102,7 @@ pub(super) fn write_etc(dir: &SandboxDir, config: &SandboxConfig) -> Result<(), 
     };
     write(&dir.hostname(), format!("{hostname}\n").as_bytes())?;
     write(&dir.hosts(), &copy_of(Path::new("/etc/hosts")))?;
-    let resolv_conf = match config.dns.as_ref().and_then(resolv_conf) {
+    let resolv_conf = match config.dns.as_ref().and_then(DnsConfig::resolv_conf) {
         Some(text) => text.into_bytes(),
         None => copy_of(Path::new("/etc/resolv.conf")),
     };
@@ -118,21 +117,6 @@ fn copy_of(path: &Path) -> Vec<u8> {
         let _ = file.take(MAX_COPY).read_to_end(&mut bytes);
     }
     bytes
-}
-
-/// The text of a resolv.conf; `None` when the configuration is empty.
-fn resolv_conf(dns: &DnsConfig) -> Option<String> {
-    let mut text = String::new();
-    if !dns.searches.is_empty() {
-        let _ = writeln!(text, "search {}", dns.searches.join(" "));
-    }
-    for server in &dns.servers {
-        let _ = writeln!(text, "nameserver {server}");
-    }
-    if !dns.options.is_empty() {
-        let _ = writeln!(text, "options {}", dns.options.join(" "));
-    }
-    (!text.is_empty()).then_some(text)
 }
 
 /// Removes a sandbox's directory: mounts, then everything else, the record last. Succeeds when some or all of
@@ -254,10 +238,10 @@ mod tests {
             options: vec!["ndots:5".to_owned()],
         };
         assert_eq!(
-            resolv_conf(&dns).unwrap(),
+            dns.resolv_conf().unwrap(),
             "search svc.local local\nnameserver 10.0.0.10\nnameserver fd00::a\noptions ndots:5\n"
         );
-        assert_eq!(resolv_conf(&DnsConfig::default()), None);
+        assert_eq!(DnsConfig::default().resolv_conf(), None);
     }
 
     #[test]

@@ -2,29 +2,30 @@
 //!
 //! Owns monitors as children of this process, and reaps them.
 
-use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::super::client::{self, Monitor, Watch};
+use super::super::facts::unified;
 use super::super::layout::SandboxDir;
 use super::processes::Process;
 use super::{Failure, RuntimeInner};
 use crate::platform::logging::chain;
 use crate::platform::rt;
-use crate::platform::sys::netlink::namespace;
 
 /// Poll interval: a killed process ends after a moment, and one that is not a child of this process cannot be
 /// waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// A program inside the pod accepts at once or not at all.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the monitor of a sandbox and returns its process id when it is ready.
-pub(super) async fn spawn(shared: &Rc<RuntimeInner>, dir: &SandboxDir) -> Result<i32, Failure> {
-    let spawned = client::spawn_monitor(&shared.program(), dir).await;
+pub(super) async fn spawn(
+    shared: &Rc<RuntimeInner>,
+    dir: &SandboxDir,
+    cgroups: &[PathBuf],
+) -> Result<i32, Failure> {
+    let cgroup = unified(cgroups).map(Path::to_owned);
+    let spawned = client::spawn_monitor(&shared.program(), dir, cgroup).await;
     let spawned = spawned
         .map_err(|error| Failure::refused(format!("failed to start the pod's monitor: {}", chain(&error))))?;
     let pid = spawned.pid;
@@ -50,23 +51,4 @@ pub(super) async fn until_gone(process: Process, patience: Duration) -> bool {
         }
     };
     tokio::time::timeout(patience, gone).await.is_ok()
-}
-
-/// The first of these addresses that accepts a connection made from inside a network namespace (`None`: the
-/// node's).
-pub(super) fn connect_inside(netns: Option<&Path>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let connect = || {
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        for address in addresses {
-            match TcpStream::connect_timeout(address, CONNECT_PATIENCE) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    };
-    match netns {
-        None => connect(),
-        Some(path) => namespace::inside(&namespace::open(path)?, connect)?,
-    }
 }

@@ -10,7 +10,6 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::super::layout::{Layout, SandboxDir};
 use super::processes::{self, Process};
@@ -218,7 +217,7 @@ async fn remove_unrecorded(shared: &Rc<RuntimeInner>) {
             state.containers.keys().map(ToString::to_string).into_set(),
         )
     };
-    let (network, layout) = (Arc::clone(&shared.network.borrow()), shared.config.layout.clone());
+    let (network, layout) = (shared.network.current(), shared.config.layout.clone());
     let (errors, orphans) = rt::blocking("delete stale records", move || {
         (network.recover(&live), files::orphaned_layers(&layout, |name| containers.contains(name)))
     })

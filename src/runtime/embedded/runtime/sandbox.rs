@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use super::super::layout::SandboxDir;
+use super::super::pod_network::netns_of;
 use super::super::{oci, protocol};
 use super::api::EventKind;
-use super::networking::{attach, detach, netns_of};
 use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
@@ -98,7 +98,7 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
         rt::blocking("prepare sandbox", prepared).await?
     };
     shared.warn_of(skipped);
-    let pid = monitors::spawn(shared, &dir).await?;
+    let pid = monitors::spawn(shared, &dir, &record.cgroups).await?;
     if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
         sandbox.monitor = Some(pid);
     }
@@ -118,7 +118,7 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
     }
     fault::point("sandbox:cgroup")?;
     if config.namespaces.network != NamespaceMode::Node {
-        record.ips = attach(shared, id, config, pid).await?;
+        record.ips = shared.network.attach(id, config, pid).await?;
     }
     fault::point("sandbox:network")?;
     record.stage = SandboxStage::Ready;
@@ -131,6 +131,12 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
     }
     watch::begin(shared, id.clone(), watch);
     Ok(())
+}
+
+/// Disconnects a sandbox from the pods' network, if it was on it.
+async fn detach(shared: &RuntimeInner, id: &SandboxId, netns: Option<String>) -> Result<(), Failure> {
+    let host_network = shared.state.borrow().sandboxes.get(id).is_some_and(|sandbox| sandbox.host_network);
+    if host_network { Ok(()) } else { Ok(shared.network.detach(id, netns).await?) }
 }
 
 /// Makes everything that needs no process.

@@ -2,13 +2,11 @@
 //!
 //! Owns no state.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
-
 use tokio::sync::broadcast;
 
+use super::super::pod_network::port_stream;
 use super::api::{AttachSession, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams};
-use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_sandbox, view};
+use super::{EmbeddedRuntime, Failure, container, exec, no_sandbox, view};
 use crate::model::ordered::Sortable as _;
 use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::rt;
@@ -90,19 +88,8 @@ impl EmbeddedRuntime {
             RuntimeError::new(call, ErrorKind::Refused, message)
         };
         let pid = pid.ok_or_else(not_running)?;
-        let netns = (!host_network).then(|| PathBuf::from(format!("/proc/{pid}/ns/net")));
-        let connected = rt::blocking("connect to a pod's port", move || {
-            let addresses = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
-                .map(|address| SocketAddr::new(address, port));
-            monitors::connect_inside(netns.as_deref(), &addresses)
-        });
-        let failed = |error: std::io::Error| {
-            let message = format!("failed to connect to localhost:{port} inside the pod: {error}");
-            RuntimeError::new(call, ErrorKind::Refused, message)
-        };
-        let stream = connected.await.map_err(failed)?;
-        stream.set_nonblocking(true).map_err(failed)?;
-        tokio::net::TcpStream::from_std(stream).map_err(failed)
+        let connected = port_stream((!host_network).then_some(pid), port).await;
+        connected.map_err(|message| RuntimeError::new(call, ErrorKind::Refused, message))
     }
 
     /// A container's current resource usage.

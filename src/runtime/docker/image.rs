@@ -1,0 +1,135 @@
+//! Images of the engine.
+//!
+//! Owns the calls. The engine stays the owner of its images: those that containers of others use are never removed.
+
+use std::collections::BTreeSet;
+
+use http_body_util::BodyExt;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::Engine;
+use super::client::{Payload, escaped, forgive_not_found, last_line};
+use super::observed::{image_status, is_of_pod, listed_image, text};
+use super::request::PAUSE_IMAGE;
+use crate::codec::base64;
+use crate::model::image_name::split_reference;
+use crate::model::ordered::Ordered as _;
+use crate::runtime::metered::Operation;
+use crate::runtime::{DiskFigures, ErrorKind, ImageAuth, ImageStatus, RuntimeError, RuntimeImage};
+
+/// The longest line of progress.
+const MAX_LINE: usize = 64 << 10;
+
+pub(super) async fn status(engine: &Engine, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {
+    match engine.client.get("ImageStatus", &format!("/images/{}/json", escaped(image))).await {
+        Ok(found) => Ok(Some(image_status(&found))),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// As with CRI, a pull has no time limit: dropping the future ends it.
+pub(super) async fn pull(
+    engine: &Engine,
+    image: &str,
+    auth: Option<&ImageAuth>,
+) -> Result<String, RuntimeError> {
+    let call = "PullImage";
+    let (name, tag, digest) = split_reference(image);
+    let version = digest.or(tag).unwrap_or("latest");
+    let path = format!("/images/create?fromImage={}&tag={}", escaped(name), escaped(version));
+    let operation = Operation::begin(call);
+    let content = auth.map_or(Payload::None, |auth| Payload::Auth(header(auth)));
+    let pulled = Box::pin(follow_pull(engine, call, &path, content)).await;
+    operation.end(pulled.is_err());
+    pulled?;
+    let exact = digest.map_or_else(|| image.to_owned(), |digest| format!("{name}@{digest}"));
+    let found = engine.client.get(call, &format!("/images/{}/json", escaped(&exact))).await?;
+    Ok(text(&found["Id"]))
+}
+
+/// Reads progress to its end, keeping the line that has not ended.
+async fn follow_pull(
+    engine: &Engine,
+    call: &'static str,
+    path: &str,
+    content: Payload<'_>,
+) -> Result<(), RuntimeError> {
+    let mut progress = engine.client.open(call, Method::POST, path, content).await?.into_body();
+    let mut held: Vec<u8> = Vec::new();
+    while let Some(frame) = progress.frame().await {
+        let frame = frame.map_err(|error| RuntimeError::new(call, ErrorKind::Timeout, error.to_string()))?;
+        held.extend_from_slice(frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
+        if let Some(end) = held.iter().rposition(|byte| *byte == b'\n') {
+            last_line(call, &held[..end])?;
+            held.drain(..=end);
+        }
+        if held.len() > MAX_LINE {
+            held.clear();
+        }
+    }
+    last_line(call, &held).map(drop)
+}
+
+/// `X-Registry-Auth`: JSON in base64's alphabet for URLs, with padding.
+fn header(auth: &ImageAuth) -> String {
+    let value = json!({
+        "username": auth.username, "password": auth.password, "serveraddress": auth.server_address,
+        "identitytoken": auth.identity_token, "registrytoken": auth.registry_token,
+    });
+    base64::encode(value.to_string().as_bytes()).replace('+', "-").replace('/', "_")
+}
+
+/// All images; pinned are the sandboxes' and those from which containers of others were made.
+pub(super) async fn list(engine: &Engine) -> Result<Vec<RuntimeImage>, RuntimeError> {
+    let images = listed(engine).await?;
+    let containers = engine.client.get("ListImages", "/containers/json?all=1").await?;
+    let foreign = containers.as_array().into_iter().flatten().filter(|item| !is_of_pod(item));
+    let foreign: BTreeSet<String> = foreign.map(|item| text(&item["ImageID"])).into_set();
+    let pinned =
+        |id: &str, names: &[String]| foreign.contains(id) || names.iter().any(|name| name == PAUSE_IMAGE);
+    Ok(images.as_array().into_iter().flatten().map(|image| listed_image(image, pinned)).collect())
+}
+
+async fn listed(engine: &Engine) -> Result<Value, RuntimeError> {
+    engine.client.get("ListImages", "/images/json").await
+}
+
+/// Removes an image with all its names: the engine removes one that has several only by each of them.
+pub(super) async fn remove(engine: &Engine, id: &str) -> Result<(), RuntimeError> {
+    let call = "RemoveImage";
+    let found = match engine.client.get(call, &format!("/images/{}/json", escaped(id))).await {
+        Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let (tags, digests) = (&found["RepoTags"], &found["RepoDigests"]);
+    let names = tags.as_array().into_iter().chain(digests.as_array()).flatten().map(text);
+    for name in names.chain([text(&found["Id"])]) {
+        forgive_not_found(engine.client.delete(call, &format!("/images/{}", escaped(&name))).await)?;
+    }
+    engine.image_names.borrow_mut().retain(|(known, _)| known != id);
+    Ok(())
+}
+
+/// The disk of images, and their sizes; what they share counts for each.
+pub(super) async fn usage(engine: &Engine) -> Result<DiskFigures, RuntimeError> {
+    let place = text(&engine.info("ImageFsInfo").await?["DockerRootDir"]).into();
+    let images = listed(engine).await?;
+    let sizes = images.as_array().into_iter().flatten().filter_map(|image| image["Size"].as_u64());
+    Ok(DiskFigures { place, bytes: Some(sizes.sum()), inodes: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_json_in_urls_base64() {
+        let auth = ImageAuth::of_user("u".to_owned(), "~~~???".to_owned());
+        let decoded = base64::decode(&header(&auth).replace('-', "+").replace('_', "/")).expect("base64");
+        let value: Value = serde_json::from_slice(&decoded).expect("JSON");
+        assert_eq!((value["username"].as_str(), value["password"].as_str()), (Some("u"), Some("~~~???")));
+        assert!(!header(&auth).contains(['+', '/']));
+    }
+}
