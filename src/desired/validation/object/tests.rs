@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::objects::{ObjectKind, wire};
+use crate::model::objects::{ObjectKey, ObjectKind, wire};
 
 fn errors_of(kind: &str, mut value: Value) -> Vec<String> {
     if value.get("metadata").is_none() {
