@@ -275,7 +275,10 @@ fn ephemeral_volume_lives_as_long_as_its_pod() {
     };
     let seen = |what: &str| {
         wait_for(what, PATIENCE, || match &data()?[..] {
-            [only] => fs::read_to_string(only.join("seen")).map_err(|error| error.to_string()),
+            [only] => match fs::read_to_string(only.join("seen")) {
+                Ok(text) if !text.is_empty() => Ok(text),
+                other => Err(format!("{other:?}")),
+            },
             other => Err(format!("{other:?}")),
         })
     };
