@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::model::api::pod::Pod;
 use crate::model::cron::Zone;
-use crate::model::objects::LocalObject;
+use crate::model::objects::{LocalObject, ObjectKey};
 use crate::model::types::{PodUid, Timestamp};
 
 /// The clock was never set if it shows an earlier time: 1 January 2026.
@@ -34,6 +34,9 @@ pub(super) trait NodeEnvironment {
     /// # Errors
     /// Why it may not be created.
     fn claim(&self, claim: Value) -> Result<LocalObject, String>;
+
+    /// A claim has its directory already.
+    fn has_directory(&self, claim: &ObjectKey) -> bool;
 
     /// A time zone; `None` until it has been read, which begins another pass.
     fn zone(&self, name: &str) -> Option<Result<Rc<Zone>, String>>;

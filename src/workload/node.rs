@@ -16,7 +16,7 @@ use crate::desired::pod_config::PodConfig;
 use crate::desired::priority;
 use crate::model::api::pod::Pod;
 use crate::model::cron::Zone;
-use crate::model::objects::{LocalObject, LocalObjects, ObjectKind, ObjectLookup as _, wire};
+use crate::model::objects::{LocalObject, LocalObjects, ObjectKey, ObjectKind, ObjectLookup as _, wire};
 use crate::model::provenance::mark_first_seen;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::platform::clock::Clock;
@@ -120,6 +120,10 @@ impl NodeEnvironment for InPass<'_> {
                 all => format!("Pod {name:?} is invalid: [{}]", all.join(", ")),
             }
         })
+    }
+
+    fn has_directory(&self, claim: &ObjectKey) -> bool {
+        self.node.objects.has_directory(claim)
     }
 
     fn exclusive(&self, pod: &Pod) -> Option<String> {

@@ -138,6 +138,7 @@ fn static_pod_may_reference_only_local_objects() {
         json!({"secret": {"secretName": "s"}}),
         json!({"configMap": {"name": "c"}}),
         json!({"persistentVolumeClaim": {"claimName": "p"}}),
+        json!({"csi": {"driver": "d"}}),
         json!({"projected": {"sources": [{"secret": {"name": "s"}}, {"configMap": {"name": "c"}}]}}),
     ] {
         volume(allowed).unwrap();
@@ -147,7 +148,6 @@ fn static_pod_may_reference_only_local_objects() {
         (with(json!({"serviceAccountName": "s"})), "serviceaccounts"),
         (with(json!({"serviceAccount": "s"})), "serviceaccounts"),
         (with(json!({"resourceClaims": [{"name": "r"}]})), "resourceclaims"),
-        (volume(json!({"csi": {"driver": "d"}})), "csidrivers (via CSI volumes)"),
         (volume(json!({"glusterfs": {}})), "endpoints (via glusterFS volumes)"),
         (volume(json!({"azureFile": {}})), "secrets (via azureFile volumes)"),
         (volume(json!({"ephemeral": {}})), "persistentvolumeclaims (via ephemeral volumes)"),

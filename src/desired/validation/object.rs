@@ -11,10 +11,10 @@ use crate::model::api::object::PersistentVolumeClaimSpec;
 use crate::model::api::pod::{ObjectMeta, ResourceRequirements};
 use crate::model::field_error::{Errors, FieldError, Path};
 use crate::model::names;
-use crate::model::objects::wire::{BadKeys, STORAGE, volume_name};
+use crate::model::objects::volumes::ACCESS_MODES;
+use crate::model::objects::wire::{BadKeys, STORAGE};
 use crate::model::objects::{
-    AnyObject, ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, ObjectKind,
-    RuntimeClassSpec,
+    AnyObject, ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKind, RuntimeClassSpec,
 };
 use crate::model::ordered::Ordered as _;
 
@@ -23,7 +23,6 @@ const MAX_OBJECT_BYTES: usize = 1024 * 1024;
 /// Replaces a secret value in messages, as upstream.
 const REDACTED: &str = "<secret contents redacted>";
 const IMMUTABLE: &str = "field is immutable when `immutable` is set";
-const ACCESS_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
 /// The errors of an object: `wire` is the document, `object` its decoded form, `bad` the keys whose values
@@ -62,7 +61,7 @@ pub(crate) fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadK
         }
         ObjectContent::Claim(claim) => {
             if let AnyObject::Claim(wire) = wire {
-                claim_spec(&wire.spec, claim, &object.key, &mut errors);
+                claim_spec(&wire.spec, claim, &mut errors);
             }
         }
         ObjectContent::RuntimeClass(class) => runtime_class(class, &mut errors),
@@ -148,7 +147,7 @@ fn secret(object: &LocalObject, secret_type: &str, data: &ObjectData, bad: &BadK
     }
 }
 
-fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectKey, errors: &mut Errors) {
+fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, errors: &mut Errors) {
     let at = Path::Root("spec");
     let modes = at.child("accessModes");
     if wire.access_modes.is_empty() {
@@ -171,11 +170,8 @@ fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectK
         errors.all(&at.child("storageClassName"), class, names::dns_subdomain(class));
     }
     errors.optional_of(&at.child("volumeMode"), wire.volume_mode.as_deref(), &["Filesystem"]);
-    if !wire.volume_name.is_empty() && wire.volume_name != volume_name(key) {
-        errors.forbidden(
-            &at.child("volumeName"),
-            "this node has no PersistentVolumes; remove the field, the claim gets its own directory",
-        );
+    if !claim.volume_name.is_empty() {
+        errors.name(&at.child("volumeName"), &claim.volume_name, names::dns_subdomain);
     }
     let unsupported = [
         ("selector", &wire.selector),
@@ -183,10 +179,8 @@ fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectK
         ("dataSourceRef", &wire.data_source_ref),
     ];
     for (field, _) in unsupported.into_iter().filter(|(_, value)| value.is_some()) {
-        errors.forbidden(
-            &at.child(field),
-            "claims on this node always get an empty directory; remove the field",
-        );
+        errors
+            .forbidden(&at.child(field), "no volume of this node is found or filled by it; remove the field");
     }
 }
 
@@ -217,7 +211,9 @@ pub(crate) fn refused_change(old: &ObjectContent, new: &ObjectContent) -> Vec<Fi
         }
         (ObjectContent::Claim(old), ObjectContent::Claim(new)) => {
             let at = Path::Root("spec");
-            if (&old.access_modes, &old.storage_class) != (&new.access_modes, &new.storage_class) {
+            let is_moved = !old.volume_name.is_empty() && old.volume_name != new.volume_name;
+            if is_moved || (&old.access_modes, &old.storage_class) != (&new.access_modes, &new.storage_class)
+            {
                 errors.forbidden(
                     &at,
                     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",

@@ -109,6 +109,10 @@ fn source(volume: &Volume, at: &Path<'_>, errors: &mut Errors) {
     if let Some(source) = &volume.nfs {
         nfs(source, &at.child("nfs"), errors);
     }
+    if let Some(source) = &volume.csi {
+        let driver = source["driver"].as_str().unwrap_or_default();
+        errors.name(&at.child("csi").child("driver"), driver, names::dns_subdomain);
+    }
     if let Some(source) = &volume.image {
         let source_at = at.child("image");
         errors.present(&source_at.child("reference"), &source.reference);
