@@ -65,16 +65,14 @@ const CLONE_INTO_CGROUP: u64 = 1 << 33;
 /// Forks into a cgroup; `None` when that cannot be done. `more` are further flags of `clone`.
 fn fork_into(cgroup: &Path, more: libc::c_int) -> Option<i32> {
     let directory = File::open(cgroup).ok()?;
-    // SAFETY: all zeros are valid values of these numbers.
-    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = CLONE_INTO_CGROUP | u64::from(more.unsigned_abs());
-    arguments.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
-    arguments.cgroup = u64::try_from(directory.as_raw_fd()).ok()?;
+    // `struct clone_args`, which the declarations of musl lack: flags first, the signal of the child's end, the cgroup last.
+    let mut arguments = [0_u64; 11];
+    arguments[0] = CLONE_INTO_CGROUP | u64::from(more.unsigned_abs());
+    arguments[4] = u64::from(libc::SIGCHLD.unsigned_abs());
+    arguments[10] = u64::try_from(directory.as_raw_fd()).ok()?;
     // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and returns here. The
     // kernel reads the arguments, a local of this function.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_clone3, &raw const arguments, std::mem::size_of::<libc::clone_args>())
-    };
+    let answer = unsafe { libc::syscall(libc::SYS_clone3, arguments.as_ptr(), size_of_val(&arguments)) };
     i32::try_from(answer).ok().filter(|answer| *answer >= 0)
 }
 

@@ -4,15 +4,17 @@
 //!
 //! Owns descriptors.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag};
+use nix::libc;
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{Gid, UnlinkatFlags};
 
@@ -251,10 +253,15 @@ pub(crate) fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Swaps two names at once.
+/// Swaps two names at once. musl has no function for it.
 pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
-    let (here, flags) = (nix::fcntl::AT_FDCWD, nix::fcntl::RenameFlags::RENAME_EXCHANGE);
-    Ok(nix::fcntl::renameat2(here, one, here, other, flags)?)
+    let [one, other] = [one, other].map(|path| CString::new(path.as_os_str().as_bytes()));
+    let (one, other, here) = (one?, other?, libc::AT_FDCWD);
+    // SAFETY: the paths end with NUL and outlive the call.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_renameat2, here, one.as_ptr(), here, other.as_ptr(), libc::RENAME_EXCHANGE)
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
