@@ -236,7 +236,9 @@ impl LayerDir {
 /// Whether copies of files share their blocks (reflinks): on Btrfs and XFS.
 pub(crate) fn shares_blocks(path: &Path) -> io::Result<bool> {
     let kind = nix::sys::statfs::statfs(path)?.filesystem_type();
-    Ok(kind == nix::sys::statfs::BTRFS_SUPER_MAGIC || kind == nix::sys::statfs::XFS_SUPER_MAGIC)
+    // `XFS_SUPER_MAGIC`, which is not declared for musl.
+    let xfs = nix::sys::statfs::FsType(0x5846_5342);
+    Ok(kind == nix::sys::statfs::BTRFS_SUPER_MAGIC || kind == xfs)
 }
 
 fn reversed(path: &Path) -> Vec<PathBuf> {
