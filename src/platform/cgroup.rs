@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 use crate::model::runtime_config::{CgroupDriver, CgroupValues};
 use crate::platform::dbus::DbusError;
 
+/// Where every distribution mounts cgroups.
+pub(crate) const MOUNT_POINT: &str = "/sys/fs/cgroup";
+
 /// Where the tree is and which driver writes it.
 #[derive(Clone, Debug)]
 pub struct CgroupConfig {

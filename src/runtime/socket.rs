@@ -12,6 +12,7 @@ use tokio::sync::OnceCell;
 
 use super::cri::{CriConfig, CriRuntime, EndpointError, socket_path};
 use super::docker::{DockerConfig, DockerRuntime, ask};
+use crate::platform::rt;
 use crate::runtime::{ErrorKind, RuntimeError};
 
 /// The runtime that was found.
@@ -53,8 +54,7 @@ impl SocketRuntime {
 
     /// Whether it will be a Docker Engine, while nothing answers.
     pub(crate) fn assume(&self) -> bool {
-        let name = self.socket.file_name().unwrap_or_default().to_string_lossy();
-        let is_docker = ["docker", "balena", "podman"].iter().any(|word| name.contains(word));
+        let is_docker = ask::is_named_docker(&self.socket);
         self.assumed.set(Some(is_docker));
         is_docker
     }
@@ -76,9 +76,11 @@ impl SocketRuntime {
             )));
         }
         let (limit, docker) = (self.config.request_timeout, self.docker.clone());
-        let runtime = DockerRuntime::new(self.socket.clone(), version, limit, docker);
+        let runtime = Rc::new(DockerRuntime::new(self.socket.clone(), version, limit, docker));
         log::info!(endpoint:% = self.socket.display(), apiVersion = format!("1.{version}"); "Using Docker Engine");
-        runtime.warn_of_settings().await;
-        Ok(FoundRuntime::Docker(Rc::new(runtime)))
+        // In a task of its own: an engine may take minutes for it, and the first call waits here.
+        let asked = Rc::clone(&runtime);
+        rt::spawn("settings of Docker", async move { asked.warn_of_settings().await });
+        Ok(FoundRuntime::Docker(runtime))
     }
 }

@@ -143,7 +143,7 @@ fn ephemeral(source: &Value, at: &Path<'_>, errors: &mut Errors) {
             let storage = spec.resources.requests.get(STORAGE).copied().unwrap_or_default();
             claim_spec(&spec, storage, None, &at.child("spec"), errors);
         }
-        Err(error) => errors.invalid(&at, &error.path.clone(), error.to_string()),
+        Err(error) => errors.invalid(&at, &error.path, error.to_string()),
     }
 }
 

@@ -153,9 +153,13 @@ pub(crate) fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec
         let mut files = if unified { v2_files(resources)? } else { v1_files(resources) };
         let listed =
             unified.then(|| read_to_string(directory.join("cgroup.controllers")).unwrap_or_default());
+        let mut sizes = files.iter().filter(|file| file.controller == "hugetlb");
+        let takes_huge_pages = sizes.any(|file| directory.join(&file.file).exists());
         files.retain(|file| match &listed {
             Some(listed) => listed.split_whitespace().any(|name| name == file.controller),
-            None => is_of_v1(directory, file),
+            // A size that the machine lacks is reported when it is written.
+            None if file.controller == "hugetlb" => takes_huge_pages,
+            None => is_of_v1(directory, file.controller),
         });
         if unified {
             left.retain(|name| !files.iter().any(|file| file.file == **name));
@@ -173,15 +177,15 @@ pub(crate) fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec
     Ok(skipped)
 }
 
-/// Whether a directory is in the hierarchy of the file's controller. Version 1 does not list controllers; a file that every
-/// cgroup of the controller has proves it.
-fn is_of_v1(directory: &Path, file: &ValueFile) -> bool {
-    let witness = match file.controller {
+/// Whether a directory is in the hierarchy of a controller. Version 1 does not list controllers; a file that every cgroup of the
+/// controller has proves it.
+fn is_of_v1(directory: &Path, controller: &str) -> bool {
+    let witness = match controller {
         "cpu" => "cpu.shares",
         "memory" => "memory.limit_in_bytes",
         "pids" => "pids.max",
         "cpuset" => "cpuset.cpus",
-        _ => &file.file,
+        _ => return false,
     };
     directory.join(witness).exists()
 }

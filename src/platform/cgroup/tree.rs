@@ -8,13 +8,10 @@ use std::sync::OnceLock;
 use std::{fmt, io};
 
 use super::file::{ValueFile, write_file};
-use super::{CgroupConfig, CgroupError, Skipped, v1, v2};
+use super::{CgroupConfig, CgroupError, MOUNT_POINT, Skipped, v1, v2};
 use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::runtime_config::CgroupValues;
 use crate::platform::sys::kill::kill_process;
-
-/// Where every distribution mounts them.
-const MOUNT: &str = "/sys/fs/cgroup";
 
 /// The controllers that pods' cgroups use.
 pub(super) const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
@@ -244,7 +241,7 @@ pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
 /// use them, too. Those of the machine's version 1 are looked for once: they are mounted before the agent starts.
 pub(super) fn hierarchies(config: &CgroupConfig) -> Vec<Hierarchy> {
     static OF_MACHINE: OnceLock<Vec<Hierarchy>> = OnceLock::new();
-    if !config.v2 && config.mount == Path::new(MOUNT) {
+    if !config.v2 && config.mount == Path::new(MOUNT_POINT) {
         return OF_MACHINE.get_or_init(|| find_hierarchies(config)).clone();
     }
     find_hierarchies(config)

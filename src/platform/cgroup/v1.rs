@@ -14,7 +14,7 @@ pub(super) fn inherit_cpuset(directory: &Path) -> io::Result<()> {
         if own.trim().is_empty() {
             let inherited = std::fs::read_to_string(parent.join(file))?;
             if inherited.trim().is_empty() {
-                return Err(io::ErrorKind::InvalidData.into());
+                return Err(io::Error::other(format!("{file} of the cgroup above is empty")));
             }
             write_file(&directory.join(file), inherited.trim())?;
         }

@@ -5,13 +5,14 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
+use nix::errno::Errno;
 use nix::libc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +80,8 @@ fn fork_into(cgroup: &Path, more: libc::c_int) -> Option<i32> {
 /// Runs a program with an empty environment and these three streams. Returns the process's id: the caller waits for it. With a
 /// cgroup of version 2 the process is in it from its start, if the kernel can.
 ///
-/// A program that cannot be run exits with 127 after it has written the reason to its standard output.
-///
 /// # Errors
-/// No more processes or memory; a NUL in an argument.
+/// No more processes or memory; a NUL in an argument; the program cannot be run.
 pub(crate) fn spawn(
     program: &Path,
     arguments: &[&OsStr],
@@ -95,6 +94,8 @@ pub(crate) fn spawn(
     let mut words: Vec<_> = arguments.iter().map(|word| word.as_ptr()).collect();
     words.push(std::ptr::null());
     let environment = [std::ptr::null()];
+    // It closes when the program runs; until then it takes the number of the error.
+    let (mut failed, fails) = io::pipe()?;
     let forked = cgroup.and_then(|cgroup| fork_into(cgroup, libc::CLONE_VFORK)).map_or_else(
         || {
             let flags = libc::c_long::from(libc::CLONE_VFORK | libc::SIGCHLD);
@@ -114,14 +115,22 @@ pub(crate) fn spawn(
             }
             // SAFETY: the texts end with NUL and the lists with null; they live until the process becomes the program.
             unsafe { libc::execve(path.as_ptr(), words.as_ptr(), environment.as_ptr()) };
-            let message = "the agent's program cannot be run";
-            // SAFETY: writes from a constant, and ends the process without running anything of this program.
+            let errno = Errno::last_raw().to_ne_bytes();
+            // SAFETY: writes a local, and ends the process without running anything of this program.
             unsafe {
-                libc::write(1, message.as_ptr().cast(), message.len());
+                libc::write(fails.as_raw_fd(), errno.as_ptr().cast(), errno.len());
                 libc::_exit(127)
             }
         }
-        pid => Ok(i32::try_from(pid).unwrap_or(i32::MAX)),
+        pid => {
+            drop(fails);
+            let (pid, mut errno) = (i32::try_from(pid).unwrap_or(i32::MAX), [0; 4]);
+            if failed.read_exact(&mut errno).is_err() {
+                return Ok(pid);
+            }
+            wait(pid)?;
+            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+        }
     }
 }
 
@@ -299,7 +308,6 @@ pub fn start_time(pid: i32) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
     use std::os::fd::AsFd;
 
     use super::*;
@@ -349,10 +357,12 @@ mod tests {
         assert_eq!(busybox(&["env"]).1, "");
         let (_, signals) = busybox(&["grep", "Sig[BI]", "/proc/self/status"]);
         assert_eq!(signals, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
-        let (status, said) = run("/nowhere", &["x"]);
-        assert_eq!((status.code(), said.as_str()), (Some(127), "the agent's program cannot be run"));
-        let odd = spawn(Path::new("a\0b"), &[], [null.as_fd(); 3], None);
-        assert_eq!(odd.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let kind =
+            |program: &str| spawn(Path::new(program), &[], [null.as_fd(); 3], None).unwrap_err().kind();
+        assert_eq!(kind("/nowhere"), io::ErrorKind::NotFound);
+        assert_eq!(kind("/etc/passwd"), io::ErrorKind::PermissionDenied);
+        assert_eq!(kind("a\0b"), io::ErrorKind::InvalidInput);
+        assert_eq!(reap(), None, "nothing is left of those");
     }
 
     #[test]

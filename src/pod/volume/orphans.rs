@@ -72,6 +72,15 @@ impl Drop for Removing<'_> {
     }
 }
 
+/// The removal of data of ephemeral volumes, which may be given up in between.
+struct Sweeping<'a>(&'a Cell<bool>);
+
+impl Drop for Sweeping<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 impl Volumes {
     /// Whether directories of unknown pods may exist: at the start, and while something prevents a removal.
     #[must_use]
@@ -131,6 +140,7 @@ impl Volumes {
             // What the other leaves, or does not see, is looked for again.
             return 1;
         }
+        let _sweeping = Sweeping(&self.guard.is_sweeping);
         // A claim whose directory is created meanwhile is noted again.
         self.guard.no_ephemeral.set(true);
         let place = directory.clone();
@@ -149,7 +159,6 @@ impl Volumes {
             errors.extend(more);
             shown = left;
         }
-        self.guard.is_sweeping.set(false);
         shown
     }
 }

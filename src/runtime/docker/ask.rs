@@ -1,7 +1,7 @@
 //! What answers at a runtime's socket: a Docker Engine says so itself, everything else is taken for CRI.
 //!
-//! Owns the question. The name of the socket says nothing: Docker's may be anywhere, and Podman's and balenaEngine's have
-//! names of their own.
+//! Owns the question. The name of the socket counts only while there is no answer: Docker's may be anywhere, and Podman's and
+//! balenaEngine's have names of their own.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use hyper::header::{HOST, HeaderValue};
 use tokio::net::UnixStream;
 
 use super::client::{VERSIONS, send_on};
+use crate::platform::logging::chain;
 use crate::runtime::{ErrorKind, RuntimeError};
 
 const CALL: &str = "Version";
@@ -21,6 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// An engine that is ending closes connections without an answer.
 const TRIES: u32 = 3;
 const TRY_AGAIN: Duration = Duration::from_millis(200);
+
+/// Whether the name of a socket is that of a Docker Engine's.
+pub(crate) fn is_named_docker(socket: &Path) -> bool {
+    let name = socket.file_name().unwrap_or_default().to_string_lossy();
+    ["docker", "balena", "podman"].iter().any(|word| name.contains(word))
+}
 
 /// The minor number of the version of Docker's API to speak at this socket; `None` when it is no Docker Engine.
 ///
@@ -41,18 +48,15 @@ pub(crate) async fn engine_version(socket: &Path) -> Result<Option<u32>, Runtime
         match answer {
             Err(_) => return Err(absent(format!("no answer within {PATIENCE:?}"))),
             // gRPC's servers speak first, and not HTTP/1.1.
-            Ok(Err(error)) if error.is_parse() || tries == TRIES => return Ok(None),
-            Ok(Err(_)) => tokio::time::sleep(TRY_AGAIN).await,
+            Ok(Err(error)) if error.is_parse() => return Ok(None),
+            Ok(Err(_)) if tries < TRIES => tokio::time::sleep(TRY_AGAIN).await,
+            // The answer holds for the life of the process: an engine must not be taken for CRI because it is ending.
+            Ok(Err(error)) if is_named_docker(socket) => return Err(absent(chain(&error))),
+            Ok(Err(_)) => return Ok(None),
             Ok(Ok(response)) => {
                 let said = response.headers().get("api-version").and_then(|value| value.to_str().ok());
-                return match said {
-                    Some(said) => chosen_version(said).map(Some),
-                    None => Err(refused(format!(
-                        "{} answers HTTP but is no container runtime: set --container-runtime-endpoint to a \
-                         socket of CRI or of Docker Engine",
-                        socket.display()
-                    ))),
-                };
+                // CRI-O serves pages of its own over HTTP/1.1 at the socket of CRI.
+                return said.map(chosen_version).transpose();
             }
         }
     }
@@ -92,15 +96,16 @@ mod tests {
             assert_eq!(engine_version(&grpc).await, Ok(None));
             let closes = socket(|_| String::new());
             assert_eq!(engine_version(&closes).await, Ok(None), "as CRI, whose errors say more");
-            let other = socket(|_| "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned());
-            let error = engine_version(&other).await.unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Refused);
-            assert!(error.message.contains("is no container runtime"), "{error}");
+            let ending = closes.with_extension("docker");
+            std::fs::rename(&closes, &ending).expect("name the socket");
+            assert_eq!(engine_version(&ending).await.unwrap_err().kind, ErrorKind::Unavailable);
+            let crio = socket(|_| "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned());
+            assert_eq!(engine_version(&crio).await, Ok(None), "CRI-O has pages, too");
             let old = socket(|_| response("1.39", "OK"));
             assert!(engine_version(&old).await.unwrap_err().message.contains("1.40 or newer"));
             let absent = engine_version(Path::new("/nowhere/docker.sock")).await.unwrap_err();
             assert_eq!(absent.kind, ErrorKind::Unavailable);
-            for path in [docker, grpc, closes, other, old] {
+            for path in [docker, grpc, ending, crio, old] {
                 std::fs::remove_file(path).expect("remove the socket");
             }
         })

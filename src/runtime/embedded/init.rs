@@ -12,7 +12,6 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 
 use super::layout::ContainerDir;
 use super::spec::PodSpec;
@@ -50,20 +49,13 @@ pub(crate) struct PodHandles {
     pub users: Option<OwnedFd>,
 }
 
-/// Puts this process, which has one thread, into its cgroups.
-///
-/// # Errors
-/// The cgroup that it cannot enter.
-pub(in crate::runtime) fn enter_cgroups(directories: &[PathBuf]) -> Result<(), InitError> {
-    cgroups::enter(directories)
-}
-
-/// Puts this process, the monitor, into the pod's namespaces and makes what belongs to the pod as a whole.
+/// Puts this process, the monitor, into its cgroups and the pod's namespaces, and makes what belongs to the pod as a whole.
 /// The monitor keeps the node's users, mounts and process ids.
 ///
 /// # Errors
 /// What could not be made. The monitor ends then, and with it everything that was made.
 pub(in crate::runtime) fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
+    cgroups::enter(&spec.cgroups)?;
     pod::make(spec)
 }
 

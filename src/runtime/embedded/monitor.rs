@@ -163,7 +163,6 @@ impl Monitor {
         if let Err(error) = node::set_oom_score_adj(spec.oom_score_adj) {
             log_error(&format_args!("set oom_score_adj to {}: {error}", spec.oom_score_adj));
         }
-        init::enter_cgroups(&spec.cgroups).map_err(|error| crate::platform::logging::chain(&error))?;
         let pod = init::make_pod(&spec).map_err(|error| crate::platform::logging::chain(&error))?;
         let epoll = Epoll::new().map_err(context("create an epoll instance"))?;
         let listener = packets::listen(&directory.socket(), BACKLOG).map_err(context("listen"))?;

@@ -42,7 +42,7 @@ use crate::node::eviction::{EvictionConfig, ThresholdTexts, thresholds};
 use crate::node::image_gc::ImageLimits;
 use crate::node::shutdown::rules::{Period, periods};
 use crate::node::stats::StatsConfig;
-use crate::platform::cgroup::CgroupConfig;
+use crate::platform::cgroup::{CgroupConfig, MOUNT_POINT};
 use crate::platform::http::{ClientFiles, shown_url};
 use crate::platform::logging;
 use crate::platform::rt::live::Live;
@@ -103,7 +103,7 @@ pub(crate) fn embedded(resolved: &Resolved) -> Result<EmbeddedConfig, SubnetErro
         },
         layout,
         program: PathBuf::from(OWN_PROGRAM),
-        cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2, driver },
+        cgroup: CgroupConfig { mount: PathBuf::from(MOUNT_POINT), v2, driver },
         handlers: handlers.map(|(name, program)| (name.clone(), program.clone())).into_map(),
         registry_hosts_dirs: flags.registry_hosts_dirs.clone(),
         image_policy: flags.image_policy.clone(),
@@ -139,7 +139,7 @@ pub(crate) fn cgroups(kubelet: &KubeletConfiguration) -> (CgroupLayout, CgroupCo
     };
     let root = if kubelet.cgroup_root.is_empty() { "/" } else { kubelet.cgroup_root.as_str() };
     let layout = CgroupLayout { driver, root: root.to_owned(), per_qos: kubelet.cgroups_per_qos };
-    (layout, CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2: node::cgroup_v2(), driver })
+    (layout, CgroupConfig { mount: PathBuf::from(MOUNT_POINT), v2: node::cgroup_v2(), driver })
 }
 
 /// How resources are translated to cgroup values.

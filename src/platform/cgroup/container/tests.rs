@@ -128,6 +128,24 @@ fn a_v2_container_gets_its_controllers_and_its_limits() {
 }
 
 #[test]
+fn a_huge_page_size_that_the_machine_lacks_is_reported() {
+    let tree = CgroupTree::new();
+    tree.put("hugetlb/c1/hugetlb.2MB.limit_in_bytes", "");
+    tree.put("pids/c1/pids.max", "max");
+    let dirs = ["hugetlb/c1", "pids/c1"].map(|name| tree.0.join(name));
+    let limits = LinuxResources {
+        hugepage_limits: vec![("2MB".to_owned(), 0), ("1GB".to_owned(), 0)],
+        ..LinuxResources::default()
+    };
+    let skipped = |dirs: &[PathBuf]| -> Vec<String> {
+        update(dirs, &limits).unwrap().into_iter().map(|skipped| skipped.what).collect()
+    };
+    assert_eq!(skipped(&dirs), ["hugetlb.1GB.limit_in_bytes"]);
+    assert_eq!(tree.read("hugetlb/c1/hugetlb.2MB.limit_in_bytes"), "0");
+    assert_eq!(skipped(&dirs[1..]), ["huge page limits"]);
+}
+
+#[test]
 fn scope_delegates_controllers_with_its_first_container() {
     let tree = CgroupTree::new();
     let scope = "kubepods.slice/kubepods-podA.slice/agent-s1.scope";

@@ -8,13 +8,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::error::{Doing, InitError};
+use crate::platform::cgroup::MOUNT_POINT;
 use crate::platform::sys::container_root::{ContainerRoot, clean};
 use crate::platform::sys::mount_tree::{
     Mount, MountAttributes, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, READ_ONLY,
 };
 
-/// Where every distribution mounts them.
-const MOUNT_POINT: &str = "/sys/fs/cgroup";
 /// Longer than any real list of a process's cgroups.
 const MAX_TABLE: u64 = 1 << 20;
 

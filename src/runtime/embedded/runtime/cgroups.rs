@@ -57,9 +57,6 @@ pub(super) fn place(
     pid: i32,
     remember: impl Fn(&SandboxRecord) -> Result<(), Failure>,
 ) -> Result<Vec<Skipped>, Failure> {
-    if !record.cgroup.is_empty() {
-        return Ok(Vec::new());
-    }
     let processes = processes_of(pid);
     let mut skipped = Vec::new();
     let parent = &record.config.cgroup_parent;
