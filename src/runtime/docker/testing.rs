@@ -10,7 +10,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Serves until the process ends. `answer` gets the first line of a request; its text is sent as it is.
 pub(crate) fn socket(answer: fn(&str) -> String) -> PathBuf {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("agent-docker-{}-{number}.sock", std::process::id()));
+    let path = std::env::temp_dir().join(format!("agent-engine-{}-{number}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).expect("listen");
     let serve = move || {
