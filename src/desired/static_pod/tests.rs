@@ -138,6 +138,7 @@ fn static_pod_may_reference_only_local_objects() {
         json!({"secret": {"secretName": "s"}}),
         json!({"configMap": {"name": "c"}}),
         json!({"persistentVolumeClaim": {"claimName": "p"}}),
+        json!({"csi": {"driver": "d"}}),
         json!({"ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}}}}}}),
         json!({"projected": {"sources": [{"secret": {"name": "s"}}, {"configMap": {"name": "c"}}]}}),
@@ -145,11 +146,10 @@ fn static_pod_may_reference_only_local_objects() {
         volume(allowed).unwrap();
     }
     with(json!({"imagePullSecrets": [{"name": "s"}]})).unwrap();
-    for (refused, resource) in vec![
+    for (refused, resource) in [
         (with(json!({"serviceAccountName": "s"})), "serviceaccounts"),
         (with(json!({"serviceAccount": "s"})), "serviceaccounts"),
         (with(json!({"resourceClaims": [{"name": "r"}]})), "resourceclaims"),
-        (volume(json!({"csi": {"driver": "d"}})), "csidrivers (via CSI volumes)"),
         (volume(json!({"glusterfs": {"endpoints": "e", "path": "p"}})), "endpoints (via glusterFS volumes)"),
         (
             volume(json!({"azureFile": {"secretName": "s", "shareName": "h"}})),
