@@ -241,7 +241,6 @@ pub struct ClaimSpec {
     pub access_modes: Vec<String>,
     /// `resources.requests.storage`: recorded and shown, not enforced.
     pub storage: Quantity,
-    /// As written.
     pub storage_class: Option<String>,
     /// The PersistentVolume that it names; empty when it names none, or its own directory.
     pub volume_name: String,

@@ -85,7 +85,6 @@ fn kinds_without_a_controller_are_kept_and_the_warning_says_so() {
             "Warning: NetworkPolicy is stored and not enforced",
             "Warning: PodDisruptionBudget is stored",
             "Warning: HorizontalPodAutoscaler is stored",
-            "Warning: this node provisions nothing itself: claims of the class wait for a PersistentVolume",
             "Warning: ResourceQuota is stored",
         ] {
             assert!(made.err.contains(said), "{said:?} in {made:?}");

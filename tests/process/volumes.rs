@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::api_writes::{JSON, Served};
 use crate::support::agent::PATIENCE;
+use crate::support::kubectl::Kubectl;
 use crate::support::wait::wait_for;
 
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
@@ -23,6 +24,9 @@ fn a_provisioner_is_asked_and_its_volume_is_bound() {
             "storageClassName": "disk", "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}}}}),
     );
+    let kubectl = Kubectl::of(&served.api, &served.node.agent, served.node.scratch.path(), "admin", &[]);
+    let replaced = kubectl.run(&["label", "pvc", "data", "tier=edge"]);
+    assert!(replaced.ok && replaced.err.is_empty(), "its class is here: {replaced:?}");
     let one = format!("{CLAIMS}/data");
     let (_, waiting) = served.get(&one);
     assert_eq!(

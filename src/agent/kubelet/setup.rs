@@ -62,8 +62,7 @@ use crate::platform::sys::inotify::InotifyError;
 use crate::platform::sys::lock;
 use crate::pod::admission::Admission;
 use crate::pod::container_logs::{self, LogConfig};
-use crate::pod::csi::CsiNode;
-use crate::pod::csi::drivers::CsiDrivers;
+use crate::pod::csi::{CsiNode, drivers::CsiDrivers};
 use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::executor::{Executor, ExecutorConfig, PodSettings, ShareError};
 use crate::pod::image::{ImageConfig, ImagePuller};
@@ -80,8 +79,7 @@ use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::runtime::socket::{FoundRuntime, SocketRuntime};
 use crate::serve::accounts::Accounts;
-use crate::serve::server;
-use crate::serve::server::node::SharedNode;
+use crate::serve::server::{self, node::SharedNode};
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
 
 /// Whole sets are large and rare: one may wait while another is applied.

@@ -45,9 +45,6 @@ pub(super) fn unacted(kind: ObjectKind) -> Option<&'static str> {
         ObjectKind::ResourceQuota => {
             "ResourceQuota is stored and not enforced: this node limits no namespaces"
         }
-        ObjectKind::StorageClass => {
-            "this node provisions nothing itself: claims of the class wait for a PersistentVolume, written by you or by a provisioner that runs as a pod, unless the provisioner is agent.edge/directory"
-        }
         ObjectKind::ValidatingAdmissionPolicy | ObjectKind::ValidatingAdmissionPolicyBinding => {
             "admission policies are stored and have no effect: this node does not evaluate them"
         }

@@ -186,11 +186,10 @@ fn source_of(name: &str, spec: &Value) -> Result<ClaimedSource, String> {
     if let Some(kind) = retired_kind(spec) {
         return Err(kind.problem(name));
     }
-    let what = match OTHER_KINDS.into_iter().find(|kind| spec.get(*kind).is_some()) {
-        Some(kind) => format!("kind {kind}, which this node does not support"),
-        None => "no kind that this node knows".to_owned(),
-    };
-    Err(format!("PV {name} is of {what}; it mounts csi, hostPath, local and nfs"))
+    let kind = OTHER_KINDS.into_iter().find(|kind| spec.get(*kind).is_some()).unwrap_or("unknown");
+    Err(format!(
+        "PV {name} is of kind {kind}, which this node does not support; it mounts csi, hostPath, local and nfs"
+    ))
 }
 
 fn retired_kind(spec: &Value) -> Option<&'static Retired> {

@@ -220,7 +220,8 @@ impl CsiDrivers {
             let key = rules::unique_name(&record.driver, &record.handle);
             let is_used =
                 self.in_use.borrow().get(&key).is_some_and(|places| places.iter().any(|each| *each != place));
-            if !is_staged || is_used {
+            // What a pod's attempt leaves is found when it has ended.
+            if !is_staged || is_used || self.busy.borrow().contains(&key) {
                 continue;
             }
             let node = Rc::clone(self);

@@ -115,7 +115,7 @@ fn what_cannot_be_bound_says_why() {
         (
             claim(),
             volume(&json!({"new": {}})),
-            "PV pv-1 is of no kind that this node knows; it mounts csi, hostPath, local and nfs",
+            "PV pv-1 is of kind unknown, which this node does not support; it mounts csi, hostPath, local and nfs",
         ),
     ] {
         assert_eq!(bound(&claim, &volume).unwrap_err(), message);

@@ -15,11 +15,11 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::mount;
 use crate::platform::testing::TempDir;
-use crate::pod::csi::drivers::CsiDrivers;
+use crate::pod::csi::drivers::{CsiDrivers, save};
 use crate::pod::csi::testing::{DRIVER, SharedDriver, claimed, inline, serve, until};
 use crate::pod::csi::{AGAIN, CsiNode, STAGE_UNSTAGE};
 use crate::pod::resources::NodeCapacity;
-use crate::pod::volume::csi::CsiVolumes;
+use crate::pod::volume::csi::{CsiRecord, CsiVolumes};
 use crate::pod::volume::{VolumeConfig, Volumes};
 
 /// Issues tokens that end at 1,800,000,000.
@@ -253,5 +253,30 @@ fn pods_that_a_cluster_has_left_here_get_no_volume() {
         volume.realm = Realm::Node;
         let answer = Rc::clone(&world.csi).publish(volume).await;
         assert!(answer.unwrap_err().contains("no CSIDriver object"));
+    });
+}
+
+#[test]
+fn what_an_attempt_works_at_is_unstaged_after_it() {
+    alone(async |world| {
+        world.driver.borrow_mut().capabilities = vec![STAGE_UNSTAGE];
+        let drivers = world.csi.drivers();
+        let staging = drivers.staging(DRIVER, "h1");
+        let record = CsiRecord { driver: DRIVER.to_owned(), handle: "h1".to_owned(), ..CsiRecord::default() };
+        save(record, &staging, true).await.unwrap();
+        world.register().await;
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let name = rules::unique_name(DRIVER, "h1");
+        let attempt =
+            drivers.attempt(name, async move { ended.await.map_err(|closed| format!("{closed:?}")) });
+        let sweeps = async {
+            drivers.sweep().await.unwrap();
+            assert!(staging.exists());
+            end.send(()).unwrap();
+        };
+        let (attempted, ()) = tokio::join!(attempt, sweeps);
+        attempted.unwrap();
+        drivers.sweep().await.unwrap();
+        assert!(!staging.exists() && world.calls().contains(&"NodeUnstageVolume".to_owned()));
     });
 }
