@@ -223,7 +223,7 @@ impl ObjectLookup for LocalObjects {
         let owner = claim.owner_references.iter().find(|owner| owner.controller);
         Some(ClaimedVolume {
             name: wire::volume_name(&claim.key),
-            source: ClaimedSource::Directory { path },
+            source: ClaimedSource::Directory { path, bytes: size_of(&claim.content), uid: claim.uid.clone() },
             mount_options: Vec::new(),
             supplemental_group: None,
             read_only: false,
@@ -264,6 +264,14 @@ impl ObjectLookup for LocalObjects {
 
     fn of(&self, _realm: Realm) -> &dyn ObjectLookup {
         self
+    }
+}
+
+/// How much a claim asks for.
+fn size_of(claim: &ObjectContent) -> u64 {
+    match claim {
+        ObjectContent::Claim(claim) => u64::try_from(claim.storage.value()).unwrap_or_default(),
+        _ => 0,
     }
 }
 
