@@ -40,7 +40,7 @@ use crate::cluster::client::limits::Limit;
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::Transport;
 use crate::cluster::client::{Client, ClientConfig};
-use crate::cluster::csi::CsiNode;
+use crate::cluster::csi::ClusterCsi;
 use crate::cluster::events::{EventUploader, UploadProgress};
 use crate::cluster::facts::{FactChange, FactRow, Facts};
 use crate::cluster::link::{LinkEvent, LinkNews, LinkState, transition};
@@ -302,13 +302,13 @@ impl ClusterState {
 }
 
 /// CSI on a node of a real cluster.
-pub(crate) type ClusterCsi = CsiNode<H2Transport>;
+pub(crate) type JoinedCsi = ClusterCsi<H2Transport>;
 
 /// Starts all tasks of the room; they end with the process. `csi` has been started.
 pub(crate) fn start(
     config: ClusterConfig,
     parts: ClusterParts,
-    csi: Option<Rc<ClusterCsi>>,
+    csi: Option<Rc<JoinedCsi>>,
 ) -> Rc<ClusterState> {
     let state = Rc::new(ClusterState::new(&config.node.name, &parts.restored));
     state.is_metered.set(config.is_metered);
@@ -332,7 +332,7 @@ fn run<T: Transport>(
     parts: ClusterParts,
     transport: &Rc<T>,
     state: &Rc<ClusterState>,
-    csi: Option<Rc<CsiNode<T>>>,
+    csi: Option<Rc<ClusterCsi<T>>>,
 ) {
     let (clock, dice) = (&parts.clock.clone(), &parts.dice.clone());
     let client = |limit| {

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod container_logs;
+pub(crate) mod csi;
 pub mod env;
 pub mod events;
 pub mod executor;

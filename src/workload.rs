@@ -1,4 +1,5 @@
-//! The controllers of this node: Deployment, ReplicaSet, Job, CronJob, DaemonSet, StatefulSet.
+//! The controllers of this node: Deployment, ReplicaSet, Job, CronJob, DaemonSet, StatefulSet, and which claim gets a
+//! PersistentVolume.
 //!
 //! Each kind has a step: a pure function over the objects and pods of the moment that decides what is to be written. The
 //! steps change a [`world`] and mark what their changes concern, until all are at rest: a Deployment, its ReplicaSet and
@@ -20,6 +21,7 @@ mod item;
 mod job;
 mod names;
 mod node;
+mod persistent_volume;
 mod pods;
 mod replica_set;
 mod revisions;

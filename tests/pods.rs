@@ -18,6 +18,7 @@ mod anywhere;
 mod cgroups;
 mod client;
 mod commands;
+mod csi;
 mod devices;
 mod disk;
 mod fixture;

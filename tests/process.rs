@@ -30,3 +30,4 @@ mod sources;
 mod typed;
 mod upgrade;
 mod views;
+mod volumes;

@@ -8,6 +8,7 @@ mod definitions;
 mod kept;
 mod rbac;
 mod service;
+mod volumes;
 mod workloads;
 
 use serde_json::Value;
@@ -68,6 +69,8 @@ pub(crate) fn rules(kind: ObjectKind) -> KindRules {
         ObjectKind::PriorityClass => kept::PRIORITY_CLASS,
         ObjectKind::Role | ObjectKind::ClusterRole => rbac::ROLE,
         ObjectKind::RoleBinding | ObjectKind::ClusterRoleBinding => rbac::BINDING,
+        ObjectKind::PersistentVolume => volumes::VOLUME,
+        ObjectKind::CSIDriver => volumes::DRIVER,
         ObjectKind::Service => service::SERVICE,
         ObjectKind::EndpointSlice => service::ENDPOINT_SLICE,
         ObjectKind::Endpoints => service::ENDPOINTS,

@@ -114,7 +114,9 @@ pub(crate) fn ignored(object: &LocalObject) -> Vec<String> {
             .iter()
             .filter(|class| !class.is_empty())
             .map(|class| {
-                format!("spec.storageClassName: {class:?} is ignored, claims use a directory on this node")
+                format!(
+                    "spec.storageClassName: {class:?} has no effect without a PersistentVolume or a StorageClass of it: the claim uses a directory of this node"
+                )
             })
             .collect(),
         _ if object.key.kind == ObjectKind::ServiceAccount

@@ -8,7 +8,9 @@ mod kinds;
 mod local;
 mod node_objects;
 mod plain;
+pub(crate) mod retired;
 pub mod service_variables;
+pub(crate) mod volumes;
 pub mod wire;
 
 pub use any::AnyObject;
@@ -232,17 +234,18 @@ impl fmt::Debug for ObjectContent {
     }
 }
 
-/// A claim for a directory of this node.
+/// A claim for a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimSpec {
     /// `ReadWriteOncePod` is honoured; the others are recorded, since there is only one node.
     pub access_modes: Vec<String>,
     /// `resources.requests.storage`: enforced where the file system has project quotas.
     pub storage: Quantity,
-    /// As written; the class is not resolved.
     pub storage_class: Option<String>,
+    /// The PersistentVolume that it names; empty when it names none, or its own directory.
+    pub volume_name: String,
     /// Of a claim of the cluster: the volume it is bound to, as this node uses it. Always `None` of a claim of this
-    /// node, whose volume is its directory.
+    /// node: see [`volumes::binding`].
     pub volume: Option<Box<ClaimedVolume>>,
 }
 

@@ -1,7 +1,7 @@
 //! Messages and calls generated from `proto/`.
 //!
 //! Owns nothing but the include. Only `runtime/convert`, `runtime/cri`, `handler/grpc`, `devices`,
-//! `device_plugins`, `cri_server` and `cluster/csi` may use these types.
+//! `device_plugins`, `cri_server` and `pod/csi` may use these types.
 
 /// CRI v1 of Kubernetes 1.36.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]

@@ -4,7 +4,6 @@
 
 pub(crate) mod csi;
 pub mod projection;
-pub(crate) mod retired;
 pub mod rules;
 
 mod atomic_writer;
@@ -30,6 +29,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::model::api::pod::{NfsVolumeSource, Pod, Volume};
+use crate::model::objects::retired;
 use crate::model::objects::{
     Absence, ClaimedSource, ClaimedVolume, ObjectKey, ObjectKind, ObjectLookup, Realm,
 };
@@ -80,7 +80,9 @@ pub(super) type MountedVolumes = BTreeMap<String, MountedVolume>;
 /// A volume could not be set up or removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VolumeError {
-    #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched")]
+    #[error(
+        "MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched: this node does not mount volumes of this kind, iscsi and fc included; mount the disk on the host and use hostPath, or use a CSI driver"
+    )]
     UnsupportedKind {
         /// Its name in the pod.
         volume: String,
@@ -206,7 +208,7 @@ pub(crate) struct Volumes {
     guard: Guard,
     claims_in_use: BeingGiven,
     limits: quota::Limits,
-    /// `None`: this node is in no cluster.
+    /// `None`: the node has just started.
     csi: RefCell<Option<Rc<dyn CsiVolumes>>>,
 }
 
@@ -359,13 +361,13 @@ impl Volumes {
                 None => Ok(found),
             };
         }
-        if realm(pod) == Realm::Node {
-            return Err(VolumeError::ClaimNotFound { volume, claim });
-        }
         let fetch = |why| format!("failed to fetch PVC from API server: {why}");
         let kind = ObjectKind::PersistentVolumeClaim;
         let key = ObjectKey { kind, namespace: namespace.clone(), name: claim };
         let message = match objects.absence(&key) {
+            Absence::NotFound if realm(pod) == Realm::Node => {
+                return Err(VolumeError::ClaimNotFound { volume, claim: key.name });
+            }
             Absence::NotFound => fetch(format!("persistentvolumeclaims {:?} not found", key.name)),
             Absence::NotSynced => fetch("timed out waiting for the condition".to_owned()),
             Absence::Refused(message) => message,

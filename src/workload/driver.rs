@@ -307,6 +307,7 @@ impl Driver {
             }
         });
         let node = hash(&placement(&self.node.admission));
+        let all_claims = hash(&claims);
         let is_failing = self.rests.values().any(|rest| rest.is_failing);
         let handlers = if is_failing { (self.node.handlers)() } else { Vec::new() };
         let others = hash(&(self.objects.generation(), classes, present, handlers));
@@ -320,6 +321,7 @@ impl Driver {
             match key.kind {
                 ObjectKind::StatefulSet => mix(&mut print, of_namespace(&claims)),
                 ObjectKind::DaemonSet => mix(&mut print, node),
+                ObjectKind::PersistentVolume => mix(&mut print, all_claims),
                 _ => {}
             }
             if self.rests.get(&key).is_some_and(|rest| rest.is_failing) {

@@ -35,6 +35,9 @@ pub(super) trait NodeEnvironment {
     /// Why it may not be created.
     fn claim(&self, claim: Value) -> Result<LocalObject, String>;
 
+    /// A claim has its directory already.
+    fn has_directory(&self, claim: &LocalObject) -> bool;
+
     /// A time zone; `None` until it has been read, which begins another pass.
     fn zone(&self, name: &str) -> Option<Result<Rc<Zone>, String>>;
 

@@ -122,6 +122,10 @@ impl NodeEnvironment for InPass<'_> {
         })
     }
 
+    fn has_directory(&self, claim: &LocalObject) -> bool {
+        self.node.objects.has_directory(claim)
+    }
+
     fn exclusive(&self, pod: &Pod) -> Option<String> {
         if let Some(port) = exclusive_port(pod) {
             return Some(format!("host port {port}"));

@@ -34,6 +34,8 @@ pub(super) struct FakeEnvironment {
     pub is_settled: bool,
     /// Why pods may not be created.
     pub refuses: Option<String>,
+    /// Claims with a directory.
+    pub directories: BTreeSet<ObjectKey>,
     now: Timestamp,
 }
 
@@ -44,6 +46,10 @@ impl NodeEnvironment for FakeEnvironment {
         }
         let texts = |errors: Vec<crate::model::field_error::FieldError>| format!("{errors:?}");
         api_pod::create(pod, "node1", uid, self.now).map_err(texts)
+    }
+
+    fn has_directory(&self, claim: &LocalObject) -> bool {
+        self.directories.contains(&claim.key)
     }
 
     fn exclusive(&self, _: &Pod) -> Option<String> {
@@ -112,6 +118,7 @@ impl FakeNode {
                 clock_since: Some(START),
                 is_settled: true,
                 refuses: None,
+                directories: BTreeSet::new(),
                 now: START,
             },
             objects: BTreeMap::new(),

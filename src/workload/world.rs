@@ -30,7 +30,8 @@ use crate::pod::lifecycle::requested_termination;
 use crate::pod::scheduling::first_status;
 
 /// The kinds that take steps, in the order in which they do.
-pub(super) const CONTROLLERS: [ObjectKind; 6] = [
+pub(super) const CONTROLLERS: [ObjectKind; 7] = [
+    ObjectKind::PersistentVolume,
     ObjectKind::DaemonSet,
     ObjectKind::Deployment,
     ObjectKind::ReplicaSet,

@@ -85,7 +85,6 @@ fn kinds_without_a_controller_are_kept_and_the_warning_says_so() {
             "Warning: NetworkPolicy is stored and not enforced",
             "Warning: PodDisruptionBudget is stored",
             "Warning: HorizontalPodAutoscaler is stored",
-            "Warning: StorageClass is stored",
             "Warning: ResourceQuota is stored",
         ] {
             assert!(made.err.contains(said), "{said:?} in {made:?}");

@@ -83,7 +83,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "runtime::convert",
             "devices",
             "serve::cri",
-            "cluster::csi",
+            "pod::csi",
         ],
     ),
     (

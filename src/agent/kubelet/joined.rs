@@ -15,7 +15,7 @@ use crate::agent::kubelet::local_node::VolumesInUse;
 use crate::agent::kubelet::report::LoopView;
 use crate::cluster::accounts::Accounts;
 use crate::cluster::client::limits::Limit;
-use crate::cluster::csi::{CsiNode, CsiParts};
+use crate::cluster::csi::{ClusterCsi, CsiParts};
 use crate::cluster::facts::{Facts, fact_rows};
 use crate::cluster::login::LoginConfig;
 use crate::cluster::memory::RestoredCluster;
@@ -24,24 +24,25 @@ use crate::cluster::node::register::{NodeFromServer, RegisterConfig};
 use crate::cluster::node::report::StatusTimes;
 use crate::cluster::objects::Detection;
 use crate::cluster::review::Reviews;
-use crate::cluster::{self, ClusterConfig, ClusterCsi, ClusterParts, ClusterState};
+use crate::cluster::{self, ClusterConfig, ClusterParts, ClusterState, JoinedCsi};
 use crate::desired::source::Accept;
-use crate::devices::plugins::CsiPlugins;
 use crate::model::api::pod::StringMap;
 use crate::model::node_changes::Taint;
-use crate::model::objects::NodeObjects;
+use crate::model::objects::{LocalObjects, NodeObjects};
 use crate::model::source::{SourceObject, SourcePod, SourceUpdate};
 use crate::model::types::PodSource;
 use crate::node::object::NodeState;
-use crate::node::stats::Stats;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
 use crate::pod::admission::Admission;
+use crate::pod::csi::drivers::CsiDrivers;
+use crate::pod::csi::local::LocalCsi;
+use crate::pod::csi::{CsiNode, CsiServer};
 use crate::pod::events::EventRecorder;
 use crate::pod::image::ServiceAccounts;
 use crate::pod::status::StatusManager;
-use crate::pod::workers::{PodPressure, PodWorkers};
+use crate::pod::workers::PodPressure;
 use crate::runtime::Runtime;
 use crate::serve::server::RELEASE;
 use crate::serve::server::node::SharedNode;
@@ -58,8 +59,8 @@ pub(super) struct Joined {
     pods: Vec<SourcePod>,
     objects: Vec<SourceObject>,
     facts: Rc<Facts>,
-    /// The drivers of the node.
-    csi: Rc<ClusterCsi>,
+    csi: Rc<JoinedCsi>,
+    drivers: Rc<CsiDrivers>,
     /// Service accounts of the cluster, for credential providers.
     accounts: Rc<Accounts>,
     /// Confirmations by an administrator.
@@ -70,13 +71,6 @@ pub(super) struct Joined {
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Joined {
-    /// Pods get volumes of CSI drivers. Returns what registers the drivers.
-    pub(super) fn start_csi<R: Runtime>(&self, workers: &PodWorkers<R>) -> Rc<dyn CsiPlugins> {
-        self.csi.start(&workers.volumes());
-        workers.follow_volumes(self.csi.changed());
-        Rc::<ClusterCsi>::clone(&self.csi)
-    }
-
     pub(super) fn accounts(&self) -> Rc<dyn ServiceAccounts> {
         Rc::<Accounts>::clone(&self.accounts)
     }
@@ -87,11 +81,17 @@ impl Joined {
     }
 }
 
-/// CSI drivers measure their volumes.
-pub(super) fn measure(joined: Option<&Joined>, stats: &Stats) {
-    if let Some(joined) = joined {
-        stats.set_csi(Rc::<ClusterCsi>::clone(&joined.csi));
-    }
+/// What mounts volumes of CSI drivers.
+pub(super) fn csi(
+    joined: Option<&Joined>,
+    drivers: &Rc<CsiDrivers>,
+    (own, lookup): (&Rc<LocalObjects>, &Rc<NodeObjects>),
+) -> Rc<CsiNode> {
+    let server: Rc<dyn CsiServer> = match joined {
+        Some(joined) => Rc::<JoinedCsi>::clone(&joined.csi),
+        None => LocalCsi::new(Rc::clone(own), Rc::clone(lookup)),
+    };
+    CsiNode::new(drivers, server)
 }
 
 /// The parts of this node that the cluster's tasks use.
@@ -153,6 +153,7 @@ pub(super) async fn restore<R: Runtime>(
     (admission, runtime): (&Admission, &R),
     (facts, objects): (Option<Rc<Facts>>, Rc<NodeObjects>),
     (store, events, clock): (&StoreHandle, &EventRecorder, &Clock),
+    drivers: &Rc<CsiDrivers>,
 ) -> Option<Joined> {
     let restored = RestoredCluster::of(&loaded.cluster);
     if let Some(node) = &restored.node {
@@ -163,14 +164,13 @@ pub(super) async fn restore<R: Runtime>(
     }
     let facts = facts.filter(|_| is_joined(resolved))?;
     let stored = loaded.desired.iter().find(|stored| stored.source == PodSource::Cluster);
-    let csi = CsiNode::new(
+    let csi = ClusterCsi::new(
         CsiParts {
             store: store.clone(),
             events: events.clone(),
             clock: clock.clone(),
             dice: Dice::System,
-            node_name: resolved.node_name.clone(),
-            root_dir: resolved.flags.root_dir.clone(),
+            drivers: Rc::clone(drivers),
             objects,
         },
         &loaded.cluster,
@@ -180,6 +180,7 @@ pub(super) async fn restore<R: Runtime>(
     }
     Some(Joined {
         csi,
+        drivers: Rc::clone(drivers),
         accounts: Accounts::new(clock.clone()),
         facts,
         objects: stored.map(|stored| stored.objects.clone()).unwrap_or_default(),
@@ -264,7 +265,7 @@ pub(super) fn keep_control_plane<R>(resolved: &Resolved, parts: &JoinedParts<'_,
 
 /// Starts the cluster's tasks.
 pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc<ClusterState> {
-    let Joined { config, restored, pods, objects, facts, csi, accounts, accepts } = joined;
+    let Joined { config, restored, pods, objects, facts, csi, drivers, accounts, accepts } = joined;
     let statuses = Rc::clone(parts.statuses);
     let (set_node, runtime) = (parts.set_node, parts.runtime);
     let no_accepts = || mpsc::channel(1).1;
@@ -280,7 +281,7 @@ pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc
             restored,
             pods,
             node: parts.node,
-            node_changed: vec![parts.view.watch(), parts.view.health().watch(), csi.changed()],
+            node_changed: vec![parts.view.watch(), parts.view.health().watch(), drivers.changed()],
             on_node: Rc::new(move |node: &NodeFromServer| {
                 set_node(node.labels.clone(), node.taints.clone(), node.unschedulable);
                 let (runtime, ranges) = (Rc::clone(&runtime), node.pod_cidrs.clone());

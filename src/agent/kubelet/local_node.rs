@@ -11,6 +11,7 @@ use crate::devices::DeviceManager;
 use crate::model::api::pod::StringMap;
 use crate::model::disruption::Pressure;
 use crate::model::node_changes::NodeBase;
+use crate::model::objects::volumes::Binding;
 use crate::model::objects::{LocalObject, LocalObjects, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::ordered::Sortable as _;
 use crate::model::revisions::Revisions;
@@ -161,6 +162,10 @@ impl LocalNode for LocalCluster {
 
     fn events(&self) -> Vec<StoredEvent> {
         self.events.recent()
+    }
+
+    fn binding(&self, claim: &LocalObject) -> Binding {
+        self.objects.binding(claim)
     }
 
     fn claim_directory(&self, claim: &LocalObject) -> String {

@@ -19,6 +19,7 @@ use crate::desired::pod_config::notes::{Mirror, Notes};
 use crate::managers::ResourceManagers;
 use crate::model::disruption::Pressure;
 use crate::model::objects::LocalObjects;
+use crate::model::objects::volumes::Binding;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::node::health::Health;
 use crate::pod::events::EventRecorder;
@@ -363,8 +364,11 @@ impl LoopView {
             sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
             pods,
             object_counts: ObjectCounts::of(objects.iter().map(|known| &known.object.key)),
-            objects: detail
-                .reports(objects.iter().map(|known| (&*known.object, &*known.origin)), &identity.volumes_dir),
+            objects: detail.reports(
+                objects.iter().map(|known| (&*known.object, &*known.origin)),
+                &identity.volumes_dir,
+                &|claim| self.objects.get().map_or(Binding::Directory, |objects| objects.binding(claim)),
+            ),
             pressure: self.pressure(),
             problems: {
                 let images = state.image_problems.borrow();

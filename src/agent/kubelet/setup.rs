@@ -62,6 +62,7 @@ use crate::platform::sys::inotify::InotifyError;
 use crate::platform::sys::lock;
 use crate::pod::admission::Admission;
 use crate::pod::container_logs::{self, LogConfig};
+use crate::pod::csi::{CsiNode, drivers::CsiDrivers};
 use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::executor::{Executor, ExecutorConfig, PodSettings, ShareError};
 use crate::pod::image::{ImageConfig, ImagePuller};
@@ -78,8 +79,7 @@ use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::runtime::socket::{FoundRuntime, SocketRuntime};
 use crate::serve::accounts::Accounts;
-use crate::serve::server;
-use crate::serve::server::node::SharedNode;
+use crate::serve::server::{self, node::SharedNode};
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
 
 /// Whole sets are large and rare: one may wait while another is applied.
@@ -247,7 +247,7 @@ async fn run_with<R: SandboxStreams>(
     let updates = house.start_image_updates(resolved, &view, &statuses);
     let controllers = house.start_controllers(&view, &statuses).into_iter().chain(updates);
     let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
-    let csi = house.joined.as_ref().map(|joined| joined.start_csi(&kubelet.workers));
+    let csi = plugins::start_csi(&house.csi, &kubelet.workers);
     if let Some(accounts) = &house.accounts {
         kubelet.workers.follow_volumes(accounts.changes());
         rt::spawn("service account tokens", Rc::clone(accounts).run());
@@ -377,6 +377,7 @@ struct AgentParts<R> {
     runtime_name: Rc<RefCell<String>>,
     registered: Vec<PodSource>,
     joined: Option<Joined>,
+    csi: Rc<CsiNode>,
     rollout: Option<RolloutConfig>,
     editor: Editor,
     edits: Option<mpsc::Receiver<Edit>>,
@@ -465,10 +466,13 @@ impl<R: Runtime> AgentParts<R> {
         let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
         view.show_objects(&objects);
         view.show_managers(&executor.managers);
-        let restored =
-            joined::restore(resolved, &loaded, (&admission, &*runtime), seen, (&store, &events, &clock));
+        let drivers = CsiDrivers::new(root.clone(), resolved.node_name.clone());
+        let stored = (&store, &events, &clock);
+        let joined =
+            joined::restore(resolved, &loaded, (&admission, &*runtime), seen, stored, &drivers).await;
         Ok(Self {
-            joined: restored.await,
+            csi: joined::csi(joined.as_ref(), &drivers, (&objects, &lookup)),
+            joined,
             revisions,
             view,
             workers: Live::new(configs::workers(resolved, executor.node_ips.clone())),
@@ -505,7 +509,7 @@ impl<R: Runtime> AgentParts<R> {
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {
         let lookup = Rc::<NodeObjects>::clone(&self.lookup);
         let stats = Stats::new(configs::stats(resolved), lookup, self.clock.clone());
-        joined::measure(self.joined.as_ref(), &stats);
+        stats.set_csi(Rc::<CsiNode>::clone(&self.csi));
         stats
     }
 

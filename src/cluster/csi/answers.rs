@@ -3,10 +3,9 @@
 //!
 //! Owns the rows of kind `CSI` in the store. A volume's row goes with its last user.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::calls::CsiCall;
-use super::{CsiNode, SOON, STORAGE, handle, rules};
+use super::{ClusterCsi, SOON, STORAGE, rules};
 use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Accept, Lane, Transport};
@@ -14,11 +13,35 @@ use crate::cluster::node::register::NodeFromServer;
 use crate::cluster::tokens::rules::{Token, body, due, from_answer};
 use crate::codec::base64;
 use crate::model::api::pod::StringMap;
-use crate::model::objects::TokenRequest;
+use crate::model::objects::{Realm, TokenRequest};
+use crate::pod::csi::rules::{
+    attachment_name, check_lifecycle, driver_of, needs_attach, no_secret, secret_of, unique_name,
+};
+use crate::pod::csi::{CsiFacts, handle};
 use crate::pod::volume::csi::CsiVolume;
 use crate::store::{CSI, ClusterKey, ClusterRow};
 
-impl<T: Transport> CsiNode<T> {
+impl<T: Transport> ClusterCsi<T> {
+    /// All that has to be known to mount a volume. What is read is kept.
+    pub(super) async fn facts_of(&self, volume: &CsiVolume) -> Result<CsiFacts, String> {
+        if volume.realm == Realm::Node {
+            return Err("CSI drivers of a cluster mount no volumes for static pods".to_owned());
+        }
+        let name = volume.source["driver"].as_str().unwrap_or_default();
+        let (handle, is_claimed) = (handle(volume), volume.claimed.is_some());
+        let driver = self.driver_object(name).await?;
+        check_lifecycle(name, &driver, !is_claimed)?;
+        let publish_context = if is_claimed && needs_attach(&driver) {
+            self.publish_context(name, &handle).await?
+        } else {
+            StringMap::new()
+        };
+        let stage_secrets = self.secret(volume, "nodeStageSecretRef").await?;
+        let publish_secrets = self.secret(volume, "nodePublishSecretRef").await?;
+        self.keep_answers(name, is_claimed.then(|| unique_name(name, &handle))).await;
+        Ok(CsiFacts { driver, publish_context, stage_secrets, publish_secrets })
+    }
+
     /// An object of the server, reduced to what is used of it; null when there is none. While the server gives no answer,
     /// as it was last read.
     async fn read(
@@ -58,7 +81,7 @@ impl<T: Transport> CsiNode<T> {
     /// Forgets what is known of volumes that are not in use.
     pub(super) async fn drop_answers(&self) {
         let is_unused = |name: &&String| {
-            rules::driver_of(name) != name.as_str() && !self.in_use.borrow().contains_key(*name)
+            driver_of(name) != name.as_str() && !self.drivers().in_use.borrow().contains_key(*name)
         };
         let unused: Vec<String> = self.answers.borrow().keys().filter(is_unused).cloned().collect();
         if unused.is_empty() {
@@ -79,7 +102,7 @@ impl<T: Transport> CsiNode<T> {
     /// Only a volume that the controller knows to be in use is mounted, and only while it is attached: it may be
     /// detaching one that has just lost its last user.
     pub(super) async fn publish_context(&self, driver: &str, handle: &str) -> Result<StringMap, String> {
-        let unique = rules::unique_name(driver, handle);
+        let unique = unique_name(driver, handle);
         if !self.soon(|| self.reported.borrow().contains(&unique)).await {
             let why = "Volume has not been added to the list of VolumesInUse in the node's volume status";
             return Err(format!("{why} for volume {unique:?}"));
@@ -90,7 +113,7 @@ impl<T: Transport> CsiNode<T> {
         if let Some((client, is_online)) = self.link.get()
             && is_online()
             && let Ok(node) = {
-                let path = ResourcePath::whole("", "nodes", &self.parts.node_name);
+                let path = ResourcePath::whole("", "nodes", &self.drivers().node_name);
                 client.get(Lane::Main, &path, Accept::Json).await
             }
         {
@@ -100,7 +123,7 @@ impl<T: Transport> CsiNode<T> {
                 return Err(rules::not_attached(&unique));
             }
         }
-        let name = rules::attachment_name(handle, driver, &self.parts.node_name);
+        let name = attachment_name(handle, driver, &self.drivers().node_name);
         let path = ResourcePath::whole(STORAGE, "volumeattachments", &name);
         let reduce = |object: &Value| {
             let metadata = &object["metadata"];
@@ -112,7 +135,7 @@ impl<T: Transport> CsiNode<T> {
 
     /// Waits a moment for something that comes with a change.
     async fn soon(&self, holds: impl Fn() -> bool) -> bool {
-        let mut changes = self.changed();
+        let mut changes = self.drivers().changed();
         let held = async { while !holds() && changes.changed().await.is_ok() {} };
         let _ = tokio::time::timeout(SOON, held).await;
         holds()
@@ -120,15 +143,7 @@ impl<T: Transport> CsiNode<T> {
 
     /// The Secret that a member of the volume's source names; empty without one.
     pub(super) async fn secret(&self, volume: &CsiVolume, member: &str) -> Result<StringMap, String> {
-        let reference = &volume.source[member];
-        let Some(name) = reference["name"].as_str().filter(|name| !name.is_empty()) else {
-            return Ok(StringMap::new());
-        };
-        // An inline volume has the Secrets of its pod's namespace only.
-        let namespace = match &volume.claimed {
-            Some(_) => reference["namespace"].as_str().unwrap_or_default(),
-            None => &volume.pod.namespace,
-        };
+        let Some((namespace, name)) = secret_of(volume, member) else { return Ok(StringMap::new()) };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if let (None, Some(data)) =
             (&volume.claimed, self.parts.objects.of(volume.realm).secret(namespace, name))
@@ -136,13 +151,11 @@ impl<T: Transport> CsiNode<T> {
             return Ok(data.iter().map(|(key, value)| (key.clone(), text(value))).collect());
         }
         let driver = volume.source["driver"].as_str().unwrap_or_default();
-        let key = rules::unique_name(driver, &handle(volume));
+        let key = unique_name(driver, &handle(volume));
         let path = ResourcePath::namespaced("", "secrets", namespace, name);
         let answer = self.read(&path, (&key, member), |object| json!({"data": object["data"]})).await;
-        let failed = |why: &dyn std::fmt::Display| {
-            format!("failed to find the secret {name} in the namespace {namespace} with error: {why}")
-        };
-        let object = answer.map_err(|error| failed(&error))?;
+        let failed = |why: &str| no_secret((namespace, name), why);
+        let object = answer.map_err(|error| failed(&error.to_string()))?;
         if object.is_null() {
             return Err(failed(&format!("secrets {name:?} not found")));
         }
@@ -151,60 +164,25 @@ impl<T: Transport> CsiNode<T> {
         Ok(data.filter_map(|(key, value)| Some((key.clone(), decode(value)?))).collect())
     }
 
-    /// Tokens that the driver asks for by `tokenRequests`.
-    pub(super) async fn add_tokens(
-        &self,
-        object: &Value,
-        volume: &CsiVolume,
-        call: &mut CsiCall,
-    ) -> Result<(), String> {
-        let wanted = object["spec"]["tokenRequests"].as_array().into_iter().flatten();
-        let mut tokens = Map::new();
-        for each in wanted {
-            let request = TokenRequest {
-                namespace: volume.pod.namespace.clone(),
-                account: volume.account.clone(),
-                pod: volume.pod.clone(),
-                audience: each["audience"].as_str().unwrap_or_default().to_owned(),
-                seconds: each["expirationSeconds"].as_i64().unwrap_or(3600),
-            };
-            let token = self.token(&request).await?;
-            let expires = token.expires.to_rfc3339();
-            let token = json!({"token": *token.value, "expirationTimestamp": expires});
-            tokens.insert(request.audience, token);
-        }
-        if !tokens.is_empty() {
-            let into = if object["spec"]["serviceAccountTokenInSecrets"] == true {
-                &mut call.secrets
-            } else {
-                &mut call.context
-            };
-            let key = "csi.storage.k8s.io/serviceAccount.tokens".to_owned();
-            into.insert(key, Value::from(tokens).to_string());
-        }
-        Ok(())
-    }
-
     /// A token, the same one until it is to be renewed.
-    async fn token(&self, request: &TokenRequest) -> Result<Token, String> {
+    pub(super) async fn token_for(&self, request: &TokenRequest) -> Result<Token, String> {
         let (known, now) = (self.tokens.borrow().get(request).cloned(), self.parts.clock.now());
         if let Some(token) = known.clone().filter(|token| !due(token, now, self.parts.dice.unit())) {
             return Ok(token);
         }
-        let failed = |why: &str| format!("failed to get service account token: {why}");
         let Some((client, _)) = self.link.get() else {
-            return Err(failed("the cluster has not been reached yet"));
+            return Err("the cluster has not been reached yet".to_owned());
         };
         let path = ResourcePath::namespaced("", "serviceaccounts", &request.namespace, &request.account);
         match client.create(Lane::Main, &path.with_part("token"), &body(request)).await {
             Ok(answer) => {
-                let token = from_answer(&answer, request, now).map_err(|why| failed(&why))?;
+                let token = from_answer(&answer, request, now)?;
                 self.tokens.borrow_mut().insert(request.clone(), token.clone());
                 Ok(token)
             }
             Err(error) => known
                 .filter(|token| error.is_offline() || now <= token.expires)
-                .ok_or_else(|| failed(&error.to_string())),
+                .ok_or_else(|| error.to_string()),
         }
     }
 }

@@ -8,29 +8,34 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use super::rules::{self, EXPAND_VOLUME, MULTI_WRITER, STAGE_UNSTAGE};
-use super::{CsiNode, Instant, RESIZE, calls, handle};
+use super::{ClusterCsi, Instant, RESIZE, rules};
 use crate::cluster::client::error::ApiErrorKind;
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Accept, Content, Lane, Transport};
 use crate::model::api::quantity::Quantity;
+use crate::pod::csi::rules::{EXPAND_VOLUME, MULTI_WRITER, STAGE_UNSTAGE, is_final, unique_name};
+use crate::pod::csi::{calls, handle};
 use crate::pod::events::EventType;
 use crate::pod::volume::csi::CsiVolume;
 
-impl<T: Transport> CsiNode<T> {
+impl<T: Transport> ClusterCsi<T> {
     /// Some volumes are of drivers that can resize them.
     pub(super) fn has_resizable(&self) -> bool {
-        let drivers = self.drivers.borrow();
+        let drivers = self.drivers().drivers.borrow();
         let can = |driver: &Value| {
             driver.as_str().and_then(|name| drivers.get(name)).is_some_and(|driver| driver.can_expand)
         };
-        let published = self.published.borrow();
+        let published = self.drivers().published.borrow();
         published.values().any(|(volume, _)| volume.claimed.is_some() && can(&volume.source["driver"]))
     }
 
     /// Resizes what waits for this node.
     pub(super) async fn resize_all(self: &Rc<Self>) {
         let now = Instant::now();
+        if self.drivers().has_new.take() {
+            // Its claim is read at once.
+            self.resized.take();
+        }
         let is_early = self.resized.get().is_some_and(|last| now.duration_since(last) < RESIZE);
         let is_online = self.link.get().is_some_and(|(_, is_online)| is_online());
         if is_early || !is_online || !self.has_resizable() {
@@ -38,27 +43,27 @@ impl<T: Transport> CsiNode<T> {
         }
         self.resized.set(Some(now));
         let volumes: Vec<CsiVolume> =
-            self.published.borrow().values().map(|(volume, _)| volume.clone()).collect();
+            self.drivers().published.borrow().values().map(|(volume, _)| volume.clone()).collect();
         for volume in volumes.into_iter().filter(|volume| volume.claimed.is_some()) {
             let (pod, name) = (volume.pod.clone(), volume.name.clone());
             let driver = volume.source["driver"].as_str().unwrap_or_default();
-            let key = rules::unique_name(driver, &handle(&volume));
+            let key = unique_name(driver, &handle(&volume));
             let node = Rc::clone(self);
-            let (kind, reason, message) = match Rc::clone(self)
-                .attempt(key, async move { node.resize(&volume).await })
-                .await
-            {
-                Ok(false) => continue,
-                Ok(true) => {
-                    let node = &self.parts.node_name;
-                    let done = format!("MountVolume.NodeExpandVolume succeeded for volume {name:?} {node}");
-                    (EventType::Normal, "FileSystemResizeSuccessful", done)
-                }
-                Err(why) => {
-                    let why = format!("NodeExpandVolume.NodeExpandVolume failed for volume {name:?} : {why}");
-                    (EventType::Warning, "VolumeResizeFailed", why)
-                }
-            };
+            let (kind, reason, message) =
+                match self.drivers().attempt(key, async move { node.resize(&volume).await }).await {
+                    Ok(false) => continue,
+                    Ok(true) => {
+                        let node = &self.drivers().node_name;
+                        let done =
+                            format!("MountVolume.NodeExpandVolume succeeded for volume {name:?} {node}");
+                        (EventType::Normal, "FileSystemResizeSuccessful", done)
+                    }
+                    Err(why) => {
+                        let why =
+                            format!("NodeExpandVolume.NodeExpandVolume failed for volume {name:?} : {why}");
+                        (EventType::Warning, "VolumeResizeFailed", why)
+                    }
+                };
             self.parts.events.event(&pod, None, kind, reason, &message);
         }
     }
@@ -84,7 +89,7 @@ impl<T: Transport> CsiNode<T> {
         let size = object["spec"]["capacity"]["storage"].as_str().unwrap_or_default();
         let bytes = Quantity::parse(size).map(Quantity::value).map_err(|error| error.to_string())?;
         let driver = volume.source["driver"].as_str().unwrap_or_default();
-        let client = self.driver(driver)?;
+        let client = self.drivers().driver(driver)?;
         let can = calls::capabilities(&client).await.map_err(|error| error.message)?;
         let can = |capability| can.contains(&capability);
         if !can(EXPAND_VOLUME) {
@@ -108,7 +113,7 @@ impl<T: Transport> CsiNode<T> {
         let call = calls::CsiCall {
             handle: handle(volume),
             staging: if can(STAGE_UNSTAGE) {
-                self.staging(driver, &handle(volume)).display().to_string()
+                self.drivers().staging(driver, &handle(volume)).display().to_string()
             } else {
                 String::new()
             },
@@ -120,7 +125,7 @@ impl<T: Transport> CsiNode<T> {
             let done = rules::resized(&claim, size);
             return send(done).await.map(|_| true);
         };
-        if rules::is_final(error.code) {
+        if is_final(error.code) {
             let why = format!("failed to expand pvc with {}", error.message);
             // Reported by its caller either way.
             let _ = send(rules::not_resized(error.code, &why, self.parts.clock.now())).await;

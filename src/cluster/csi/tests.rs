@@ -1,6 +1,5 @@
-//! A driver in the process, behind a real socket, and the fake apiserver.
+//! The driver of tests and the fake apiserver.
 
-use prost::Message;
 use serde_json::json;
 use tokio::task::LocalSet;
 
@@ -9,113 +8,29 @@ use crate::cluster::client::ClientConfig;
 use crate::cluster::client::limits::Limit;
 use crate::cluster::fake::{FakeApiserver, FakeTransport};
 use crate::cluster::node::register::NodeFromServer;
-use crate::devices::plugins::CsiPlugins;
-use crate::model::api::decode::decode;
+use crate::devices::plugins::CsiPlugins as _;
 use crate::model::api::pod::Pod;
 use crate::model::objects::{ClaimedSource, ClaimedVolume, ConfigMapData, ObjectData};
-use crate::model::types::{PodUid, Timestamp};
+use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
+use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::platform::clock::Clock;
-use crate::platform::grpc::{self, Code, GrpcReply, Handler, Status, serve_connection};
+use crate::platform::grpc::Code;
 use crate::platform::logging::chain;
-use crate::platform::proto::csi as wire;
+use crate::platform::rt;
 use crate::platform::sys::mount;
 use crate::platform::testing::TempDir;
+use crate::pod::csi::CsiNode;
+use crate::pod::csi::drivers::save;
+use crate::pod::csi::rules::{MULTI_WRITER, STAGE_UNSTAGE, attachment_name, inline_handle, unique_name};
+use crate::pod::csi::testing::{self, DRIVER, SharedDriver, serve, until};
 use crate::pod::resources::NodeCapacity;
-use crate::pod::volume::VolumeConfig;
+use crate::pod::volume::csi::{CsiRecord, CsiVolumes};
+use crate::pod::volume::{VolumeConfig, Volumes};
 use crate::store::{Mode, OpenOptions};
 
 mod later;
 
-const DRIVER: &str = "csi.example.com";
 const CSI_NODE: &str = "/apis/storage.k8s.io/v1/csinodes/n1";
-
-/// What the driver does, and what it was asked.
-#[derive(Default)]
-struct FakeDriver {
-    capabilities: Vec<i32>,
-    /// By the name of a call.
-    fails: BTreeMap<&'static str, Code>,
-    calls: Vec<String>,
-    staged: Option<wire::NodeStageVolumeRequest>,
-    published: Option<wire::NodePublishVolumeRequest>,
-    expanded: Option<wire::NodeExpandVolumeRequest>,
-}
-
-type SharedDriver = Rc<RefCell<FakeDriver>>;
-
-fn answer(driver: &mut FakeDriver, path: &str, message: &[u8]) -> Result<GrpcReply, Status> {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    driver.calls.push(name.to_owned());
-    if let Some(code) = driver.fails.get(name) {
-        return Err(Status::new(*code, "simulated"));
-    }
-    let reply = match name {
-        "NodeGetInfo" => {
-            let segments = [("topology.example.com/rack".to_owned(), "r1".to_owned())].into();
-            let accessible_topology = Some(wire::Topology { segments });
-            let (node_id, max_volumes_per_node) = ("id-1".to_owned(), 7);
-            wire::NodeGetInfoResponse { node_id, max_volumes_per_node, accessible_topology }.encode_to_vec()
-        }
-        "NodeGetCapabilities" => {
-            let can = driver
-                .capabilities
-                .iter()
-                .map(|number| wire::NodeServiceCapability { rpc: Some(wire::NodeRpc { r#type: *number }) });
-            wire::NodeGetCapabilitiesResponse { capabilities: can.collect() }.encode_to_vec()
-        }
-        "NodeStageVolume" => {
-            driver.staged = Some(wire::NodeStageVolumeRequest::decode(message).unwrap());
-            Vec::new()
-        }
-        "NodeExpandVolume" => {
-            driver.expanded = Some(wire::NodeExpandVolumeRequest::decode(message).unwrap());
-            Vec::new()
-        }
-        "NodeGetVolumeStats" => {
-            let usage = |unit, total, used| wire::VolumeUsage { available: total - used, total, used, unit };
-            wire::NodeGetVolumeStatsResponse { usage: vec![usage(1, 100, 30), usage(2, 10, 4)] }
-                .encode_to_vec()
-        }
-        "NodePublishVolume" => {
-            let request = wire::NodePublishVolumeRequest::decode(message).unwrap();
-            let target = Path::new(&request.target_path);
-            if !target.exists() {
-                std::fs::create_dir(target).unwrap();
-                mount::mount_tmpfs(target, Some(1 << 20)).unwrap();
-            }
-            driver.published = Some(request);
-            Vec::new()
-        }
-        "NodeUnpublishVolume" => {
-            let request = wire::VolumeAtPath::decode(message).unwrap();
-            if mount::is_mount_point(Path::new(&request.path)).unwrap() {
-                mount::unmount(Path::new(&request.path)).unwrap();
-            }
-            Vec::new()
-        }
-        _ => Vec::new(),
-    };
-    Ok(GrpcReply::One(reply))
-}
-
-fn serve(driver: &SharedDriver, socket: &Path) {
-    let listener = tokio::net::UnixListener::bind(socket).unwrap();
-    let driver = Rc::clone(driver);
-    tokio::task::spawn_local(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let driver = Rc::clone(&driver);
-            let handler: Handler = Rc::new(move |request| {
-                let driver = Rc::clone(&driver);
-                Box::pin(async move {
-                    let path = request.uri().path().to_owned();
-                    let message = grpc::message(request).await;
-                    grpc::response(message.and_then(|bytes| answer(&mut driver.borrow_mut(), &path, &bytes)))
-                })
-            });
-            tokio::task::spawn_local(serve_connection(stream, handler));
-        }
-    });
-}
 
 /// One claim, `data`, which is bound when there is a volume.
 #[derive(Default)]
@@ -144,7 +59,8 @@ struct CsiWorld {
     claims: Rc<OneClaim>,
     store: StoreHandle,
     online: Rc<Cell<bool>>,
-    node: Rc<CsiNode<FakeTransport>>,
+    node: Rc<ClusterCsi<FakeTransport>>,
+    csi: Rc<CsiNode>,
     volumes: Volumes,
 }
 
@@ -161,8 +77,8 @@ impl CsiWorld {
             .unwrap();
         let parts = (&scratch, &server, &claims, &store);
         let online = Rc::new(Cell::new(true));
-        let (node, volumes) = Self::process(parts, "admin", &[], &online);
-        Self { scratch, server, driver, claims, store, online, node, volumes }
+        let (node, csi, volumes) = Self::process(parts, "admin", &[], &online);
+        Self { scratch, server, driver, claims, store, online, node, csi, volumes }
     }
 
     /// What the agent makes when it starts.
@@ -171,7 +87,7 @@ impl CsiWorld {
         user: &str,
         rows: &[ClusterRow],
         online: &Rc<Cell<bool>>,
-    ) -> (Rc<CsiNode<FakeTransport>>, Volumes) {
+    ) -> (Rc<ClusterCsi<FakeTransport>>, Rc<CsiNode>, Volumes) {
         let limits = ClientConfig {
             limit: Limit { qps: 50, burst: 100 },
             timeout: Duration::from_secs(30),
@@ -184,25 +100,26 @@ impl CsiWorld {
             events: EventRecorder::new("n1".to_owned(), clock.clone(), store.clone(), Vec::new()),
             clock,
             dice: dice.clone(),
-            node_name: "n1".to_owned(),
-            root_dir: scratch.0.clone(),
+            drivers: CsiDrivers::new(scratch.0.clone(), "n1".to_owned()),
             objects: Rc::clone(claims) as Rc<dyn ObjectLookup>,
         };
-        let node = CsiNode::new(parts, rows);
+        let drivers = Rc::clone(&parts.drivers);
+        let node = ClusterCsi::new(parts, rows);
+        let csi = CsiNode::new(&drivers, Rc::clone(&node) as Rc<dyn CsiServer>);
         let client = Rc::new(Client::new(Rc::new(server.transport(user)), limits, dice));
         let online = Rc::clone(online);
         node.connect(client, Rc::new(move || online.get()));
         let config = VolumeConfig { pods_dir: scratch.join("pods"), capacity: NodeCapacity::default() };
         let volumes = Volumes::new(config, Rc::clone(claims) as Rc<dyn ObjectLookup>, Clock::System);
-        volumes.set_csi(Rc::clone(&node) as Rc<dyn CsiVolumes>);
-        (node, volumes)
+        volumes.set_csi(Rc::clone(&csi) as Rc<dyn CsiVolumes>);
+        (node, csi, volumes)
     }
 
     /// The agent ends and starts.
     async fn restart(&mut self) {
         let rows = self.store.load().await.unwrap().cluster;
         let parts = (&self.scratch, &self.server, &self.claims, &self.store);
-        (self.node, self.volumes) = Self::process(parts, "admin", &rows, &self.online);
+        (self.node, self.csi, self.volumes) = Self::process(parts, "admin", &rows, &self.online);
     }
 
     /// The node posts its status.
@@ -219,7 +136,7 @@ impl CsiWorld {
     }
 
     async fn register(&self) {
-        let node = Rc::clone(&self.node);
+        let node = self.csi.drivers();
         let endpoint = self.scratch.join("driver.sock");
         node.register(DRIVER.to_owned(), vec!["1.0.0".to_owned()], endpoint).await.unwrap();
     }
@@ -250,11 +167,11 @@ impl CsiWorld {
 
     /// The controller and the attacher do their work.
     fn attach(&self) {
-        let name = rules::attachment_name("h1", DRIVER, "n1");
+        let name = attachment_name("h1", DRIVER, "n1");
         self.server.put(json!({"kind": "VolumeAttachment", "apiVersion": "storage.k8s.io/v1",
             "metadata": {"name": name}, "spec": {},
             "status": {"attached": true, "attachmentMetadata": {"disk": "vdb"}}}));
-        let attached = json!([{"name": rules::unique_name(DRIVER, "h1"), "devicePath": ""}]);
+        let attached = json!([{"name": unique_name(DRIVER, "h1"), "devicePath": ""}]);
         self.server.put(json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"},
             "status": {"volumesAttached": attached}}));
         self.show_node();
@@ -274,20 +191,28 @@ impl CsiWorld {
     }
 }
 
-fn pod(uid: &str, volume: &Value) -> Pod {
-    let pod = json!({
-        "metadata": {"name": "web", "namespace": "ns", "uid": uid},
-        "spec": {"volumes": [volume], "serviceAccountName": "app", "containers": [{"name": "a"}]},
-    });
-    decode::<Pod>(pod).unwrap().object
+fn of_cluster(mut pod: Pod) -> Pod {
+    pod.metadata
+        .annotations
+        .insert(CONFIG_SOURCE_ANNOTATION.to_owned(), PodSource::Cluster.as_str().to_owned());
+    pod
 }
 
 fn inline(uid: &str) -> Pod {
-    pod(uid, &json!({"name": "data", "csi": {"driver": DRIVER, "volumeAttributes": {"size": "1"}}}))
+    of_cluster(testing::inline(uid))
 }
 
 fn claimed(uid: &str) -> Pod {
-    pod(uid, &json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}}))
+    of_cluster(testing::claimed(uid))
+}
+
+#[test]
+fn a_static_pod_gets_no_volume_of_a_driver_of_the_cluster() {
+    in_world(async |world| {
+        world.register().await;
+        let error = chain(&world.volumes.ensure(&testing::inline("u1")).await.unwrap_err());
+        assert!(error.ends_with("CSI drivers of a cluster mount no volumes for static pods"), "{error}");
+    });
 }
 
 fn in_world<F: Future<Output = ()>>(test: impl FnOnce(CsiWorld) -> F) {
@@ -296,24 +221,13 @@ fn in_world<F: Future<Output = ()>>(test: impl FnOnce(CsiWorld) -> F) {
     LocalSet::new().block_on(&runtime, async { test(CsiWorld::new()).await });
 }
 
-/// Waits for the task.
-async fn until(what: impl Fn() -> bool) {
-    for _ in 0..400 {
-        if what() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("it does not come");
-}
-
 #[test]
 fn a_driver_is_shown_in_csi_node_and_node_until_it_goes() {
     in_world(async |world| {
         let user = "system:node:n1";
         let parts = (&world.scratch, &world.server, &world.claims, &world.store);
-        let (node, volumes) = CsiWorld::process(parts, user, &[], &world.online);
-        let _task = node.start(&volumes);
+        let (_server, csi, _volumes) = CsiWorld::process(parts, user, &[], &world.online);
+        let (_task, node) = (csi.start(Dice::seeded(1)), csi.drivers());
         let register = |versions: &[&str]| {
             let versions = versions.iter().map(|version| (*version).to_owned()).collect();
             Rc::clone(&node).register(DRIVER.to_owned(), versions, world.scratch.join("driver.sock"))
@@ -348,13 +262,13 @@ fn a_driver_is_shown_in_csi_node_and_node_until_it_goes() {
 #[test]
 fn a_node_without_csi_node_works_and_tries_again() {
     in_world(async |world| {
-        let _task = world.node.start(&world.volumes);
+        let _task = world.csi.start(Dice::seeded(1));
         world.put_driver(&json!({"attachRequired": false, "volumeLifecycleModes": ["Ephemeral"]}));
         world.volumes.ensure(&inline("u0")).await.unwrap_err();
         world.server.faults().status = Some(403);
         world.register().await;
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(world.node.driver_names(), [DRIVER]);
+        assert_eq!(world.csi.drivers().driver_names(), [DRIVER]);
         assert!(world.server.object(CSI_NODE).is_none());
         world.server.faults().status = None;
         world.volumes.ensure(&inline("u1")).await.unwrap();
@@ -379,7 +293,7 @@ fn an_inline_volume_outlives_the_agent_and_goes_with_its_pod() {
         let directory = world.scratch.join("pods/u1/volumes/kubernetes.io~csi/data");
         assert_eq!(mounted["data"].host_path, directory.join("mount"));
         let request = world.driver.borrow_mut().published.take().unwrap();
-        assert_eq!(request.volume_id, rules::inline_handle("u1", "data"));
+        assert_eq!(request.volume_id, inline_handle("u1", "data"));
         assert_eq!(request.volume_context["csi.storage.k8s.io/pod.uid"], "u1");
         assert_eq!(request.volume_context["csi.storage.k8s.io/ephemeral"], "true");
         assert_eq!(request.volume_context["size"], "1");
@@ -420,7 +334,7 @@ fn a_claimed_volume_waits_for_its_attachment_and_is_staged() {
         world.volumes.ensure(&pod).await.unwrap();
         let staged = world.driver.borrow_mut().staged.take().unwrap();
         let published = world.driver.borrow_mut().published.take().unwrap();
-        let global = world.node.staging(DRIVER, "h1");
+        let global = world.csi.drivers().staging(DRIVER, "h1");
         assert_eq!(staged.staging_target_path, global.display().to_string());
         assert_eq!(staged.secrets["password"], "secret");
         assert_eq!(staged.publish_context["disk"], "vdb");
@@ -482,11 +396,11 @@ fn an_uncertain_mount_is_unmounted_and_a_failed_one_is_not() {
 fn what_a_crash_left_staged_is_unstaged() {
     in_world(async |mut world| {
         world.driver.borrow_mut().capabilities = vec![STAGE_UNSTAGE];
-        let staging = world.node.staging(DRIVER, "h1");
+        let staging = world.csi.drivers().staging(DRIVER, "h1");
         let record = CsiRecord { driver: DRIVER.to_owned(), handle: "h1".to_owned(), ..CsiRecord::default() };
         save(record, &staging, true).await.unwrap();
         world.restart().await;
-        let _task = world.node.start(&world.volumes);
+        let _task = world.csi.start(Dice::seeded(1));
         assert_eq!(world.node.volumes_in_use().len(), 1);
         world.register().await;
         until(|| world.node.volumes_in_use().is_empty()).await;

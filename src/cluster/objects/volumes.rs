@@ -7,17 +7,14 @@ use serde_json::Value;
 
 use crate::model::api::pod::{Pod, StringMap};
 use crate::model::containers::all_with_ephemeral;
-use crate::model::objects::{ClaimedSource, ClaimedVolume};
+use crate::model::objects::ClaimedVolume;
+use crate::model::objects::volumes::{GROUP, MOUNT_OPTIONS, texts, volume_of};
+use crate::model::ordered::Ordered as _;
 use crate::pod::admission::rules::affinity::matches_node;
-use crate::pod::volume::retired;
 use crate::pod::volume::rules::claim_of;
 
 /// Keeps a claim until no pod uses it.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
-const GROUP_ANNOTATION: &str = "pv.beta.kubernetes.io/gid";
-const MOUNT_OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
-/// Sources of volumes that this node does not mount and others do.
-const OTHER_KINDS: [&str; 2] = ["iscsi", "fc"];
 
 /// The name of the PersistentVolume that a claim is bound to, to be read next.
 ///
@@ -82,51 +79,10 @@ pub(crate) fn bind(
             "MountVolume.NodeAffinity check failed for volume {name:?} : no matching NodeSelectorTerms"
         ));
     }
-    let annotation = |key: &str| metadata["annotations"][key].as_str();
-    let mount_options = annotation(MOUNT_OPTIONS_ANNOTATION).map_or_else(
-        || texts(&spec["mountOptions"]).map(str::to_owned).collect(),
-        |options| options.split(',').map(str::to_owned).collect(),
-    );
-    Ok(ClaimedVolume {
-        name: name.to_owned(),
-        source: source_of(name, spec)?,
-        mount_options,
-        supplemental_group: annotation(GROUP_ANNOTATION).and_then(|group| group.parse().ok()),
-        read_only: spec["nfs"]["readOnly"] == true,
-        single_pod: texts(&spec["accessModes"]).eq(["ReadWriteOncePod"]),
-        owner: owner(claim).unwrap_or_default().to_owned(),
-    })
-}
-
-fn source_of(name: &str, spec: &Value) -> Result<ClaimedSource, String> {
-    let path = |of: &Value| text(&of["path"]).to_owned();
-    if let Some(source) = spec.get("hostPath") {
-        return Ok(ClaimedSource::HostPath { path: path(source) });
-    }
-    if let Some(source) = spec.get("csi") {
-        let access_modes = texts(&spec["accessModes"]).map(str::to_owned).collect();
-        return Ok(ClaimedSource::Csi { source: source.clone(), access_modes });
-    }
-    if let Some(source) = spec.get("local") {
-        return Ok(ClaimedSource::Local { path: path(source) });
-    }
-    if let Some(source) = spec.get("nfs") {
-        return Ok(ClaimedSource::Nfs { server: text(&source["server"]).to_owned(), path: path(source) });
-    }
-    if let Some(kind) =
-        spec.as_object().and_then(|spec| spec.keys().find_map(|field| retired::by_field(field)))
-    {
-        return Err(kind.problem(name));
-    }
-    let kind = OTHER_KINDS.into_iter().find(|kind| spec.get(*kind).is_some());
-    Err(match kind {
-        Some(kind) => format!(
-            "PV {name} is of kind {kind}, which this node does not support; it mounts csi, hostPath, local and nfs"
-        ),
-        None => {
-            format!("PV {name} is of no kind that this node knows; it mounts csi, hostPath, local and nfs")
-        }
-    })
+    let annotation = |key: &str| Some((key.to_owned(), metadata["annotations"][key].as_str()?.to_owned()));
+    let annotations: StringMap = [GROUP, MOUNT_OPTIONS].into_iter().filter_map(annotation).into_map();
+    let found = volume_of(name, &annotations, spec)?;
+    Ok(ClaimedVolume { owner: owner(claim).unwrap_or_default().to_owned(), ..found })
 }
 
 /// Devices are not mounted, and files are not devices.
@@ -173,10 +129,6 @@ fn owner(claim: &Value) -> Option<&str> {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
-}
-
-fn texts(list: &Value) -> impl Iterator<Item = &str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn has(list: &Value, wanted: &str) -> bool {

@@ -10,7 +10,8 @@ use super::client::{self, ClientError};
 use super::{CliError, Environment};
 use crate::desired::local_objects::ObjectSets;
 use crate::model::api::pod::Pod;
-use crate::model::objects::VOLUMES_DIR;
+use crate::model::objects::{LocalObjects, VOLUMES_DIR};
+use crate::model::revisions::Revisions;
 use crate::model::types::Timestamp;
 use crate::serve::server::report::{
     AgentMode, ObjectCounts, RuntimeReport, SourceReport, SourceState, StoreReport,
@@ -95,8 +96,12 @@ fn from_store(
         sources,
         pods,
         object_counts: ObjectCounts::of(objects.iter().map(|object| &object.object.key)),
-        objects: detail
-            .reports(objects.iter().map(|object| (&*object.object, object.origin.as_str())), &volumes_dir),
+        objects: {
+            let known = LocalObjects::new(volumes_dir.clone(), Revisions::since(now));
+            known.replace(objects.iter());
+            let shown = objects.iter().map(|object| (&*object.object, object.origin.as_str()));
+            detail.reports(shown, &volumes_dir, &|claim| known.binding(claim))
+        },
         events: events.into_iter().map(Into::into).collect(),
         store: StoreReport {
             path: path.display().to_string(),

@@ -18,8 +18,8 @@ pub(super) fn unacted(kind: ObjectKind) -> Option<&'static str> {
         ObjectKind::APIService => {
             "APIService is stored and has no effect: this node forwards no API groups to other servers"
         }
-        ObjectKind::CSIDriver | ObjectKind::VolumeAttachment => {
-            "CSI objects are stored and have no effect: without a cluster this node uses no CSI drivers"
+        ObjectKind::VolumeAttachment => {
+            "VolumeAttachment is stored and has no effect: this node attaches no volumes"
         }
         ObjectKind::FlowSchema | ObjectKind::PriorityLevelConfiguration => {
             "API priority and fairness is stored and has no effect: the limits of this node's API are fixed"
@@ -44,9 +44,6 @@ pub(super) fn unacted(kind: ObjectKind) -> Option<&'static str> {
         }
         ObjectKind::ResourceQuota => {
             "ResourceQuota is stored and not enforced: this node limits no namespaces"
-        }
-        ObjectKind::StorageClass => {
-            "StorageClass is stored and has no effect: claims on this node use a directory of the node"
         }
         ObjectKind::ValidatingAdmissionPolicy | ObjectKind::ValidatingAdmissionPolicyBinding => {
             "admission policies are stored and have no effect: this node does not evaluate them"

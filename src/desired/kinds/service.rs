@@ -69,7 +69,7 @@ fn is_set(value: &Value, field: &str) -> bool {
     value.get(field).is_some_and(|value| !value.is_null())
 }
 
-fn default(spec: &mut Value, field: &str, value: Value) {
+pub(super) fn default(spec: &mut Value, field: &str, value: Value) {
     if !is_set(spec, field) || spec[field] == "" {
         spec[field] = value;
     }

@@ -96,7 +96,7 @@ fn unchanged_object_is_shared_and_keeps_its_creation_time() {
 }
 
 #[test]
-fn a_storage_class_is_accepted_and_said_to_mean_nothing() {
+fn a_storage_class_is_accepted_and_what_it_needs_is_said() {
     let claim = |class: &str| {
         let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}});
         let wire = json!({"metadata": {"name": "c"}, "spec": spec});
@@ -105,7 +105,9 @@ fn a_storage_class_is_accepted_and_said_to_mean_nothing() {
     assert!(claim("").is_empty());
     assert_eq!(
         claim("fast"),
-        ["spec.storageClassName: \"fast\" is ignored, claims use a directory on this node"]
+        [
+            "spec.storageClassName: \"fast\" has no effect without a PersistentVolume or a StorageClass of it: the claim uses a directory of this node"
+        ]
     );
 }
 

@@ -1,5 +1,5 @@
-//! The permitted references of a pod without an API server. ConfigMaps, Secrets, pull secrets and claims are
-//! allowed: they are local objects here (design 2.4); everything else is refused with upstream's messages.
+//! The permitted references of a pod without an API server. ConfigMaps, Secrets, pull secrets, claims and CSIDrivers
+//! are allowed: they are local objects here (design 2.4); everything else is refused with upstream's messages.
 //!
 //! Owns the list of refused references.
 
@@ -35,9 +35,6 @@ fn check_all(spec: &PodSpec, is_harmless: fn(&VolumeProjection) -> bool) -> Resu
 }
 
 fn check_volume(volume: &Volume) -> Result<(), &'static str> {
-    if volume.csi.is_some() {
-        return Err("csidrivers (via CSI volumes)");
-    }
     if volume.glusterfs.is_some() {
         return Err("endpoints (via glusterFS volumes)");
     }

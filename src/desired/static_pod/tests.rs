@@ -138,6 +138,7 @@ fn static_pod_may_reference_only_local_objects() {
         json!({"secret": {"secretName": "s"}}),
         json!({"configMap": {"name": "c"}}),
         json!({"persistentVolumeClaim": {"claimName": "p"}}),
+        json!({"csi": {"driver": "d"}}),
         json!({"ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}}}}}}),
         json!({"projected": {"sources": [{"secret": {"name": "s"}}, {"configMap": {"name": "c"}}]}}),
@@ -145,27 +146,24 @@ fn static_pod_may_reference_only_local_objects() {
         volume(allowed).unwrap();
     }
     with(json!({"imagePullSecrets": [{"name": "s"}]})).unwrap();
-    for (refused, resource) in vec![
-        (with(json!({"serviceAccountName": "s"})), "serviceaccounts"),
-        (with(json!({"serviceAccount": "s"})), "serviceaccounts"),
-        (with(json!({"resourceClaims": [{"name": "r"}]})), "resourceclaims"),
-        (volume(json!({"csi": {"driver": "d"}})), "csidrivers (via CSI volumes)"),
-        (volume(json!({"glusterfs": {"endpoints": "e", "path": "p"}})), "endpoints (via glusterFS volumes)"),
+    for field in ["serviceAccountName", "serviceAccount"] {
+        let refused = with(json!({field: "s"})).unwrap_err();
+        assert_eq!(refused, "static pods may not reference serviceaccounts");
+    }
+    let refused = with(json!({"resourceClaims": [{"name": "r"}]})).unwrap_err();
+    assert_eq!(refused, "static pods may not reference resourceclaims");
+    for (source, resource) in [
+        (json!({"glusterfs": {"endpoints": "e", "path": "p"}}), "endpoints (via glusterFS volumes)"),
+        (json!({"azureFile": {"secretName": "s", "shareName": "h"}}), "secrets (via azureFile volumes)"),
         (
-            volume(json!({"azureFile": {"secretName": "s", "shareName": "h"}})),
-            "secrets (via azureFile volumes)",
-        ),
-        (
-            volume(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}})),
+            json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}),
             "serviceaccounts (via projected volumes)",
         ),
-        (
-            volume(json!({"projected": {"sources": [{"clusterTrustBundle": {"path": "t"}}]}})),
-            "clustertrustbundles",
-        ),
-        (volume(json!({"projected": {"sources": [{"podCertificate": {}}]}})), "podcertificates"),
+        (json!({"projected": {"sources": [{"clusterTrustBundle": {"path": "t"}}]}}), "clustertrustbundles"),
+        (json!({"projected": {"sources": [{"podCertificate": {}}]}}), "podcertificates"),
     ] {
-        assert_eq!(refused.unwrap_err(), format!("static pods may not reference {resource}"));
+        let refused = volume(source).unwrap_err();
+        assert_eq!(refused, format!("static pods may not reference {resource}"));
     }
 }
 

@@ -6,17 +6,13 @@ use crate::model::api::object::PersistentVolumeClaimSpec;
 use crate::model::api::quantity::Quantity;
 use crate::model::field_error::{Errors, Path};
 use crate::model::names;
-use crate::model::objects::ObjectKey;
-use crate::model::objects::wire::{STORAGE, volume_name};
+use crate::model::objects::volumes::ACCESS_MODES;
+use crate::model::objects::wire::STORAGE;
 use crate::model::ordered::Ordered as _;
 
-const ACCESS_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
-
-/// `key` is that of the claim; a template has none.
 pub(super) fn claim_spec(
     wire: &PersistentVolumeClaimSpec,
     storage: Quantity,
-    key: Option<&ObjectKey>,
     at: &Path<'_>,
     errors: &mut Errors,
 ) {
@@ -41,11 +37,8 @@ pub(super) fn claim_spec(
         errors.all(&at.child("storageClassName"), class, names::dns_subdomain(class));
     }
     errors.optional_of(&at.child("volumeMode"), wire.volume_mode.as_deref(), &["Filesystem"]);
-    if !wire.volume_name.is_empty() && key.is_none_or(|key| wire.volume_name != volume_name(key)) {
-        errors.forbidden(
-            &at.child("volumeName"),
-            "this node has no PersistentVolumes; remove the field, the claim gets its own directory",
-        );
+    if !wire.volume_name.is_empty() {
+        errors.name(&at.child("volumeName"), &wire.volume_name, names::dns_subdomain);
     }
     let unsupported = [
         ("selector", &wire.selector),
@@ -53,9 +46,7 @@ pub(super) fn claim_spec(
         ("dataSourceRef", &wire.data_source_ref),
     ];
     for (field, _) in unsupported.into_iter().filter(|(_, value)| value.is_some()) {
-        errors.forbidden(
-            &at.child(field),
-            "claims on this node always get an empty directory; remove the field",
-        );
+        errors
+            .forbidden(&at.child(field), "no volume of this node is found or filled by it; remove the field");
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadK
         ObjectContent::Claim(claim) => {
             if let AnyObject::Claim(wire) = wire {
                 let spec = Path::Root("spec");
-                claim_spec(&wire.spec, claim.storage, Some(&object.key), &spec, &mut errors);
+                claim_spec(&wire.spec, claim.storage, &spec, &mut errors);
             }
         }
         ObjectContent::RuntimeClass(class) => runtime_class(class, &mut errors),
@@ -171,7 +171,9 @@ pub(crate) fn refused_change(old: &ObjectContent, new: &ObjectContent) -> Vec<Fi
         }
         (ObjectContent::Claim(old), ObjectContent::Claim(new)) => {
             let at = Path::Root("spec");
-            if (&old.access_modes, &old.storage_class) != (&new.access_modes, &new.storage_class) {
+            let is_moved = !old.volume_name.is_empty() && old.volume_name != new.volume_name;
+            if is_moved || (&old.access_modes, &old.storage_class) != (&new.access_modes, &new.storage_class)
+            {
                 errors.forbidden(
                     &at,
                     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",

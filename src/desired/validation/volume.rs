@@ -14,8 +14,8 @@ use crate::model::api::pod::{
 };
 use crate::model::field_error::{Errors, Path};
 use crate::model::names;
+use crate::model::objects::retired::{self, Retired};
 use crate::model::objects::wire::STORAGE;
-use crate::pod::volume::retired::{self, Retired};
 
 /// Names of the pod's volumes, and whether each may be a block device.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
@@ -116,6 +116,10 @@ fn source(volume: &Volume, at: &Path<'_>, errors: &mut Errors) {
     if let Some(source) = &volume.nfs {
         nfs(source, &at.child("nfs"), errors);
     }
+    if let Some(source) = &volume.csi {
+        let driver = source["driver"].as_str().unwrap_or_default();
+        errors.name(&at.child("csi").child("driver"), driver, names::dns_subdomain);
+    }
     if let Some(source) = &volume.image {
         let source_at = at.child("image");
         errors.present(&source_at.child("reference"), &source.reference);
@@ -141,7 +145,7 @@ fn ephemeral(source: &Value, at: &Path<'_>, errors: &mut Errors) {
             super::labels(&metadata.labels, &at.child("metadata").child("labels"), errors);
             super::annotations(&metadata.annotations, &at.child("metadata").child("annotations"), errors);
             let storage = spec.resources.requests.get(STORAGE).copied().unwrap_or_default();
-            claim_spec(&spec, storage, None, &at.child("spec"), errors);
+            claim_spec(&spec, storage, &at.child("spec"), errors);
         }
         Err(error) => errors.invalid(&at, &error.path, error.to_string()),
     }

@@ -79,6 +79,7 @@ kinds! {
     RuntimeClass "runtimeclasses" "node.k8s.io" "v1" CLUSTER UNCOUNTED;
     Endpoints "endpoints" "" "v1" NAMESPACED UNCOUNTED;
     LimitRange "limitranges" "" "v1" NAMESPACED UNCOUNTED;
+    PersistentVolume "persistentvolumes" "" "v1" CLUSTER UNCOUNTED;
     ResourceQuota "resourcequotas" "" "v1" NAMESPACED UNCOUNTED;
     Service "services" "" "v1" NAMESPACED UNCOUNTED;
     ServiceAccount "serviceaccounts" "" "v1" NAMESPACED UNCOUNTED;
@@ -173,6 +174,9 @@ impl ObjectKind {
             Self::ConfigMap
                 | Self::Secret
                 | Self::PersistentVolumeClaim
+                | Self::PersistentVolume
+                | Self::CSIDriver
+                | Self::StorageClass
                 | Self::RuntimeClass
                 | Self::ServiceAccount
         )

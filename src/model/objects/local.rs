@@ -13,6 +13,7 @@ use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::revisions::Revisions;
 
 use super::service_variables::{ServiceFacts, is_visible, variables};
+use super::volumes::{Binding, NamedVolume, binding, volume_of};
 use super::{
     Absence, ClaimedSource, ClaimedVolume, ConfigMapData, EPHEMERAL_DIR, LocalObject, ObjectContent,
     ObjectData, ObjectKey, ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, SourceObject, wire,
@@ -180,6 +181,36 @@ impl LocalObjects {
         }
     }
 
+    /// What a claim of this node has.
+    pub(crate) fn binding(&self, claim: &LocalObject) -> Binding {
+        let spec = |known: &VersionedObject| -> NamedVolume {
+            (known.object.key.name.clone(), known.object.content.body()["spec"].take())
+        };
+        let volumes: Vec<NamedVolume> = self.written(ObjectKind::PersistentVolume).iter().map(spec).collect();
+        let mut claims = Vec::new();
+        if !volumes.is_empty() {
+            claims = self.written(ObjectKind::PersistentVolumeClaim);
+            claims.order_by(|one, other| one.object.created.cmp(&other.object.created));
+        }
+        let claims: Vec<&LocalObject> = claims.iter().map(|known| &*known.object).collect();
+        let class = super::volumes::claim_spec(claim).and_then(|spec| spec.storage_class.as_deref());
+        let class = class.and_then(|name| self.get(ObjectKind::StorageClass, "", name));
+        let class = class.map(|class| class.content.body());
+        let provisioner = class.as_ref().and_then(|body| body["provisioner"].as_str());
+        binding(claim, (&volumes, &claims), provisioner, || self.has_directory(claim))
+    }
+
+    /// The directory of a claim, which is made for its first pod, is there.
+    pub(crate) fn has_directory(&self, claim: &LocalObject) -> bool {
+        claim.claim_directory(&self.volumes_dir).is_dir()
+    }
+
+    /// A PersistentVolume as pods use it.
+    fn volume(&self, name: &str) -> Option<Result<ClaimedVolume, String>> {
+        let object = self.get(ObjectKind::PersistentVolume, "", name)?;
+        Some(volume_of(name, &object.annotations, &object.content.body()["spec"]))
+    }
+
     pub(super) fn has(&self, key: &ObjectKey) -> bool {
         self.objects.borrow().contains_key(key)
     }
@@ -219,8 +250,15 @@ impl ObjectLookup for LocalObjects {
 
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
         let claim = self.get(ObjectKind::PersistentVolumeClaim, namespace, name)?;
+        match self.binding(&claim) {
+            Binding::Directory => {}
+            Binding::Volume(name) => {
+                let found = self.volume(&name)?.ok()?;
+                return Some(ClaimedVolume { owner: owner_of(&claim), ..found });
+            }
+            Binding::Pending(_) | Binding::Awaited(_) => return None,
+        }
         let path = claim.claim_directory(&self.volumes_dir).to_string_lossy().into_owned();
-        let owner = claim.owner_references.iter().find(|owner| owner.controller);
         Some(ClaimedVolume {
             name: wire::volume_name(&claim.key),
             source: ClaimedSource::Directory { path, bytes: size_of(&claim.content), uid: claim.uid.clone() },
@@ -228,7 +266,7 @@ impl ObjectLookup for LocalObjects {
             supplemental_group: None,
             read_only: false,
             single_pod: is_for_one_pod(&claim.content),
-            owner: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
+            owner: owner_of(&claim),
         })
     }
 
@@ -237,6 +275,21 @@ impl ObjectLookup for LocalObjects {
         let uids = objects.values().filter(|known| known.object.is_ephemeral_claim());
         let uids = uids.map(|known| known.object.uid.clone()).into_set();
         Some((self.volumes_dir.join(EPHEMERAL_DIR), uids))
+    }
+
+    fn absence(&self, key: &ObjectKey) -> Absence {
+        let claim = self.get(key.kind, &key.namespace, &key.name);
+        let Some(binding) = claim.map(|claim| self.binding(&claim)) else { return Absence::NotFound };
+        if let Some(why) = binding.problem() {
+            return Absence::Refused(format!("PVC is not bound: {why}"));
+        }
+        match binding {
+            Binding::Volume(name) => match self.volume(&name) {
+                Some(Err(why)) => Absence::Refused(why),
+                _ => Absence::NotFound,
+            },
+            _ => Absence::NotFound,
+        }
     }
 
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
@@ -273,6 +326,12 @@ fn size_of(claim: &ObjectContent) -> u64 {
         ObjectContent::Claim(claim) => u64::try_from(claim.storage.value()).unwrap_or_default(),
         _ => 0,
     }
+}
+
+/// The uid of the pod that a claim was made for; empty of any other.
+fn owner_of(claim: &LocalObject) -> String {
+    let owner = claim.owner_references.iter().find(|owner| owner.controller);
+    owner.map(|owner| owner.uid.clone()).unwrap_or_default()
 }
 
 /// Upstream's rule: next to other modes it is unknown which mode a pod uses.

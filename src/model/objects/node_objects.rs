@@ -147,6 +147,10 @@ impl ObjectLookup for OwnObjects {
         self
     }
 
+    fn absence(&self, key: &ObjectKey) -> Absence {
+        self.objects.absence(key)
+    }
+
     fn token(&self, request: &TokenRequest) -> Result<Rc<str>, Absence> {
         let none = || Absence::Refused("failed to fetch token: a node of a cluster issues none".to_owned());
         self.facts.as_ref().ok_or_else(none)?.token(request)

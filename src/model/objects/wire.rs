@@ -65,17 +65,20 @@ pub(crate) fn secret(wire: Secret) -> (LocalObject, BadKeys) {
     (object(ObjectKind::Secret, wire.metadata, content), bad)
 }
 
-/// A claim; its fields beyond those of a directory are dropped.
+/// A claim; its other fields are dropped.
 #[must_use]
 pub(crate) fn claim(wire: PersistentVolumeClaim) -> LocalObject {
     let spec = wire.spec;
-    let content = ObjectContent::Claim(ClaimSpec {
+    let mut object = object(ObjectKind::PersistentVolumeClaim, wire.metadata, ObjectContent::Namespace);
+    let own = volume_name(&object.key);
+    object.content = ObjectContent::Claim(ClaimSpec {
         access_modes: spec.access_modes,
         storage: spec.resources.requests.get(STORAGE).copied().unwrap_or_default(),
         storage_class: spec.storage_class_name,
+        volume_name: Some(spec.volume_name).filter(|name| *name != own).unwrap_or_default(),
         volume: None,
     });
-    object(ObjectKind::PersistentVolumeClaim, wire.metadata, content)
+    object
 }
 
 #[must_use]
@@ -273,7 +276,7 @@ fn put_claim(value: &mut Value, key: &ObjectKey, claim: &ClaimSpec) {
         "accessModes": claim.access_modes,
         "resources": {"requests": {STORAGE: claim.storage}},
         "volumeMode": "Filesystem",
-        "volumeName": volume_name(key),
+        "volumeName": Some(&claim.volume_name).filter(|name| !name.is_empty()).unwrap_or(&volume_name(key)),
     });
     if let Some(class) = &claim.storage_class {
         value["spec"]["storageClassName"] = json!(class);
@@ -454,6 +457,7 @@ mod tests {
         ] {
             let mut object = read(ObjectKind::PersistentVolumeClaim, wire.clone());
             let ObjectContent::Claim(claim) = &mut object.content else { panic!("{object:?}") };
+            claim.volume_name = "pv-1".to_owned();
             claim.volume = Some(Box::new(ClaimedVolume {
                 name: "pv-1".to_owned(),
                 source,

@@ -193,11 +193,7 @@ pub(super) async fn ensure(
         return Ok(mounted);
     }
     let failed = |message: String| VolumeError::Remote { volume: name.clone(), message };
-    let csi = match (csi, volume.realm) {
-        (Some(csi), _) => csi,
-        (None, Realm::Node) => return Err(VolumeError::UnsupportedKind { volume: name }),
-        (None, Realm::Cluster) => return Err(failed("no CSI driver can be called yet".to_owned())),
-    };
+    let csi = csi.ok_or_else(|| failed("no CSI driver can be called yet".to_owned()))?;
     let published = csi.publish(volume).await.map_err(failed)?;
     if let (Some(FsGroup { group, policy }), true) = (fs_group, published.apply_group) {
         ownership::apply(&name, &target, group, policy).await?;
@@ -244,7 +240,7 @@ pub(super) async fn tear_down(csi: Option<Rc<dyn CsiVolumes>>, pod_dir: &Path) -
         let volume = record.volume.clone();
         let answer = match &csi {
             Some(csi) => Rc::clone(csi).unpublish(record, directory.join("mount")).await,
-            None => Err(format!("driver {} cannot be called: the node is in no cluster", record.driver)),
+            None => Err(format!("driver {} cannot be called yet", record.driver)),
         };
         first = first.and(answer.map_err(|message| VolumeError::Unmount { volume, message }));
     }

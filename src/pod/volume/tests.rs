@@ -144,8 +144,12 @@ fn volumes_of_a_running_pod_survive_an_agent_restart() {
 fn unsupported_volume_kinds_fail_permanently_like_upstream() {
     let house = VolumeNode::new();
     let error =
-        run(house.volumes.ensure(&pod("u1", &json!({}), &json!([{"name": "x", "csi": {}}])))).unwrap_err();
-    assert_eq!(error.to_string(), "MountVolume.SetUp failed for volume \"x\" : no volume plugin matched");
+        run(house.volumes.ensure(&pod("u1", &json!({}), &json!([{"name": "x", "fc": {}}])))).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message
+            .starts_with("MountVolume.SetUp failed for volume \"x\" : no volume plugin matched: this node")
+    );
     let medium = json!([{"name": "x", "emptyDir": {"medium": "HugePages"}}]);
     let odd = run(house.volumes.ensure(&pod("u2", &json!({}), &medium))).unwrap_err();
     assert!(chain(&odd).ends_with("no resource request for huge pages"), "{}", chain(&odd));

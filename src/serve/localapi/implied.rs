@@ -1,5 +1,5 @@
 //! Objects that exist without having been created: namespaces that are in use, the account `default` and the ConfigMap `kube-root-ca.crt` of each
-//! namespace, and the roles that every API server has, with their bindings.
+//! namespace, the roles that every API server has, with their bindings, and the directories of claims as volumes.
 //!
 //! Owns which they are. Nothing of them is stored until a client changes one.
 
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{LocalApi, text};
 use crate::desired::service_account::DEFAULT;
 use crate::model::api::pod::StringMap;
+use crate::model::objects::volumes::{Binding, claim_spec};
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{ObjectKind, ROOT_CA, VersionedObject};
 use crate::model::ordered::Ordered as _;
@@ -46,6 +47,9 @@ pub(super) fn is_implied(kind: ObjectKind, name: &str) -> bool {
 /// Adds the objects that none of those in `objects` replaces, at this place or at all; and completes these with what
 /// is computed.
 pub(super) fn add(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>, objects: &mut Vec<Value>) {
+    if kind == ObjectKind::PersistentVolume {
+        return add_directories(api, place, objects);
+    }
     let Some(accounts) = &api.accounts else { return };
     match kind {
         ObjectKind::ServiceAccount => add_to_namespaces(api, (kind, DEFAULT), place, objects, |_| json!({})),
@@ -88,8 +92,8 @@ pub(super) fn add(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>,
 
 /// Those that none of the stored objects of this kind replaces.
 pub(super) fn beside(api: &LocalApi, kind: ObjectKind, stored: &[VersionedObject]) -> Vec<Value> {
-    use ObjectKind::{ClusterRole, ClusterRoleBinding, ConfigMap, ServiceAccount};
-    if !matches!(kind, ClusterRole | ClusterRoleBinding | ConfigMap | ServiceAccount) {
+    use ObjectKind::{ClusterRole, ClusterRoleBinding, ConfigMap, PersistentVolume, ServiceAccount};
+    if !matches!(kind, ClusterRole | ClusterRoleBinding | ConfigMap | PersistentVolume | ServiceAccount) {
         return Vec::new();
     }
     let place = |known: &VersionedObject| {
@@ -99,6 +103,43 @@ pub(super) fn beside(api: &LocalApi, kind: ObjectKind, stored: &[VersionedObject
     let mut objects: Vec<Value> = stored.iter().map(place).collect();
     add(api, kind, None, &mut objects);
     objects.split_off(stored.len())
+}
+
+/// The directory of each claim that has one, as the volume that it represents.
+fn add_directories(api: &LocalApi, place: Option<(&str, &str)>, objects: &mut Vec<Value>) {
+    for found in api.cluster.objects_of(ObjectKind::PersistentVolumeClaim) {
+        let (object, key) = (&found.object, &found.object.key);
+        let name = wire::volume_name(key);
+        let is_asked = place.is_none_or(|(_, asked)| asked == name) && !has(objects, "", &name);
+        let Some(claim) = claim_spec(object).filter(|_| is_asked) else { continue };
+        if api.cluster.binding(object) != Binding::Directory {
+            continue;
+        }
+        let mut volume = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {
+                "name": name,
+                "uid": uid(&format!("PersistentVolume\0pvc-{}", object.uid)),
+                "creationTimestamp": object.created.to_rfc3339(),
+            },
+            "spec": {
+                "accessModes": claim.access_modes,
+                "capacity": {wire::STORAGE: claim.storage},
+                "claimRef": {"apiVersion": "v1", "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "uid": object.uid},
+                "local": {"path": api.cluster.claim_directory(object)},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                    {"key": "kubernetes.io/hostname", "operator": "In", "values": [api.node.name()]}]}]}},
+                "persistentVolumeReclaimPolicy": if object.is_ephemeral_claim() { "Delete" } else { "Retain" },
+                "volumeMode": "Filesystem",
+            },
+            "status": {"phase": "Bound"},
+        });
+        if let Some(class) = &claim.storage_class {
+            volume["spec"]["storageClassName"] = json!(class);
+        }
+        objects.push(volume);
+    }
 }
 
 fn has(objects: &[Value], namespace: &str, name: &str) -> bool {

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use super::resource::Store;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::node_changes::NodeBase;
+use crate::model::objects::volumes::Binding;
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::NodeState;
@@ -23,6 +24,10 @@ pub(crate) trait LocalNode {
     fn namespaces_in_use(&self) -> BTreeSet<String>;
     /// The events, oldest first.
     fn events(&self) -> Vec<StoredEvent>;
+    /// What a claim has.
+    fn binding(&self, _claim: &LocalObject) -> Binding {
+        Binding::Directory
+    }
     fn claim_directory(&self, claim: &LocalObject) -> String;
     fn node(&self) -> NodeState;
     /// The node as configured, before changes by clients.

@@ -10,8 +10,9 @@ use super::resource::Store;
 use super::{LocalApi, implied, text};
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::pod::Pod;
+use crate::model::objects::volumes::{ask_provisioner, show_binding};
 use crate::model::objects::wire::{self, Values};
-use crate::model::objects::{ObjectContent, ObjectKey, ObjectKind, VersionedObject};
+use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject};
 use crate::model::provenance::{
     CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION, show_source,
 };
@@ -30,7 +31,6 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     let mut objects: Vec<Value> = match store {
         Store::Pods => api.node.pods().into_iter().map(|pod| shown_pod(api, pod)).collect(),
         Store::Objects(kind) => local(api, kind),
-        Store::Volumes => volumes(api),
         Store::Events => {
             let own = api.cluster.events();
             let own = own.iter().map(|found| event(found, node_name));
@@ -139,45 +139,15 @@ fn local(api: &LocalApi, kind: ObjectKind) -> Vec<Value> {
 fn shown(api: &LocalApi, known: &VersionedObject) -> Value {
     let mut object = wire::to_value(&known.object, Values::Shown);
     object["metadata"]["resourceVersion"] = json!(known.version.to_string());
+    if known.object.key.kind == ObjectKind::PersistentVolumeClaim {
+        let binding = api.cluster.binding(&known.object);
+        show_binding(&mut object, &binding);
+        ask_provisioner(&mut object, &binding, api.node.name());
+    }
     if known.object.key.kind == ObjectKind::Service {
         show_status(&mut object, &api.cluster.node().addresses);
     }
     object
-}
-
-/// The directory of each bound claim, as the volume it represents.
-fn volumes(api: &LocalApi) -> Vec<Value> {
-    let objects = api.cluster.objects_of(ObjectKind::PersistentVolumeClaim);
-    let volume = |found: &VersionedObject| {
-        let (object, key) = (&found.object, &found.object.key);
-        let ObjectContent::Claim(claim) = &object.content else { return None };
-        let name = wire::volume_name(key);
-        let mut volume = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {
-                "name": name,
-                "uid": uid(&format!("PersistentVolume\0pvc-{}", object.uid)),
-                "creationTimestamp": object.created.to_rfc3339(),
-            },
-            "spec": {
-                "accessModes": claim.access_modes,
-                "capacity": {wire::STORAGE: claim.storage},
-                "claimRef": {"apiVersion": "v1", "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "uid": object.uid},
-                "local": {"path": api.cluster.claim_directory(object)},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                    {"key": "kubernetes.io/hostname", "operator": "In", "values": [api.node.name()]}]}]}},
-                "persistentVolumeReclaimPolicy": if object.is_ephemeral_claim() { "Delete" } else { "Retain" },
-                "volumeMode": "Filesystem",
-            },
-            "status": {"phase": "Bound"},
-        });
-        if let Some(class) = &claim.storage_class {
-            volume["spec"]["storageClassName"] = json!(class);
-        }
-        Some(volume)
-    };
-    objects.iter().filter_map(volume).collect()
 }
 
 #[must_use]

@@ -113,11 +113,11 @@ fn columns(store: Store) -> Vec<Column> {
             ObjectKind::ConfigMap => CONFIG_MAPS,
             ObjectKind::Secret => SECRETS,
             ObjectKind::PersistentVolumeClaim => CLAIMS,
+            ObjectKind::PersistentVolume => VOLUMES,
             ObjectKind::Namespace => NAMESPACES,
             ObjectKind::RuntimeClass => RUNTIME_CLASSES,
             kind => return kinds::table(kind).iter().map(|(column, _)| *column).collect(),
         },
-        Store::Volumes => VOLUMES,
         Store::Events => EVENTS,
         Store::Namespaces => NAMESPACES,
         Store::Nodes => NODES,
@@ -190,7 +190,7 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
             old,
             json!(at("/spec/volumeMode")),
         ],
-        Store::Volumes => vec![
+        Store::Objects(ObjectKind::PersistentVolume) => vec![
             name,
             json!(at("/spec/capacity/storage")),
             json!(access_modes(object)),

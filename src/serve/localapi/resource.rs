@@ -55,8 +55,6 @@ pub(crate) enum Store {
     Pods,
     /// Written by clients and manifests, and stored unchanged.
     Objects(ObjectKind),
-    /// `PersistentVolume`.
-    Volumes,
     Events,
     /// `Namespace`: those that clients created, and those in use.
     Namespaces,

@@ -4,6 +4,7 @@
 
 use crate::cluster::report::ClusterReport;
 use crate::model::api::pod::Pod;
+use crate::model::objects::volumes::{Binding, show_binding};
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind};
 use crate::model::source::SourceProblem;
@@ -85,6 +86,7 @@ impl ObjectDetail {
         self,
         objects: impl Iterator<Item = (&'a LocalObject, &'a str)>,
         volumes_dir: &Path,
+        binding: &dyn Fn(&LocalObject) -> Binding,
     ) -> Vec<ObjectReport> {
         let values = match self {
             Self::Counted => return Vec::new(),
@@ -100,12 +102,18 @@ impl ObjectDetail {
         let report = |(object, origin): (&LocalObject, &str)| ObjectReport {
             origin: origin.to_owned(),
             directory: match object.key.kind {
-                ObjectKind::PersistentVolumeClaim => {
+                ObjectKind::PersistentVolumeClaim if binding(object) == Binding::Directory => {
                     object.claim_directory(volumes_dir).display().to_string()
                 }
                 _ => String::new(),
             },
-            object: wire::to_value(object, values),
+            object: {
+                let mut shown = wire::to_value(object, values);
+                if object.key.kind == ObjectKind::PersistentVolumeClaim {
+                    show_binding(&mut shown, &binding(object));
+                }
+                shown
+            },
         };
         objects.filter(is_shown).map(report).collect()
     }

@@ -1,6 +1,8 @@
 //! What happens to volumes after they were mounted: boots, republishing, statistics, growth.
 
 use super::*;
+use crate::pod::csi::AGAIN;
+use crate::pod::csi::rules::{EXPAND_VOLUME, VOLUME_STATS};
 
 #[test]
 fn a_machine_that_boots_offline_mounts_its_volumes_again() {
@@ -24,7 +26,7 @@ fn a_machine_that_boots_offline_mounts_its_volumes_again() {
         assert_eq!(world.driver.borrow_mut().staged.take(), Some(seen), "with Secret and publish context");
         let uid = PodUid::from("u1");
         world.volumes.tear_down(&uid).await.unwrap();
-        let _task = world.node.start(&world.volumes);
+        let _task = world.csi.start(Dice::seeded(1));
         let is_kept =
             async || world.store.load().await.unwrap().cluster.iter().any(|row| row.key.name.contains('^'));
         for _ in 0..400 {
@@ -54,10 +56,10 @@ fn a_volume_is_published_again_when_its_driver_asks() {
         world.volumes.refresh(&pod).await.unwrap();
         assert_eq!(world.driver.borrow_mut().published, None, "too early");
         let before = Instant::now().checked_sub(AGAIN).unwrap();
-        world.node.published.borrow_mut().values_mut().for_each(|(_, at)| *at = before);
+        world.csi.drivers().published.borrow_mut().values_mut().for_each(|(_, at)| *at = before);
         world.volumes.refresh(&pod).await.unwrap();
         assert_eq!(world.driver.borrow_mut().published.take(), Some(first), "with the token that it has");
-        world.node.published.borrow_mut().clear();
+        world.csi.drivers().published.borrow_mut().clear();
         world.driver.borrow_mut().fails.insert("NodePublishVolume", Code::InvalidArgument);
         world.volumes.refresh(&pod).await.unwrap_err();
         assert_eq!(world.mounts(), 1, "it keeps what it has");
@@ -84,7 +86,7 @@ fn a_driver_measures_its_volume() {
         world.put_driver(&json!({"volumeLifecycleModes": ["Ephemeral"]}));
         world.register().await;
         let mounted = world.volumes.ensure(&inline("u1")).await.unwrap();
-        let usage = async || Rc::clone(&world.node).usage(mounted["data"].host_path.clone()).await;
+        let usage = async || Rc::clone(&world.csi).usage(mounted["data"].host_path.clone()).await;
         assert_eq!(usage().await, Ok(None), "it does not measure");
         world.driver.borrow_mut().capabilities = vec![VOLUME_STATS];
         let facts = usage().await.unwrap().unwrap();
@@ -106,9 +108,9 @@ fn a_volume_that_has_grown_is_resized_on_the_node() {
                 .put(json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": metadata,
                 "status": status}));
         };
-        world.driver.borrow_mut().capabilities = vec![STAGE_UNSTAGE, rules::EXPAND_VOLUME];
+        world.driver.borrow_mut().capabilities = vec![STAGE_UNSTAGE, EXPAND_VOLUME];
         world.put_driver(&json!({"attachRequired": false}));
-        let _task = world.node.start(&world.volumes);
+        let _task = world.csi.start(Dice::seeded(1));
         world.register().await;
         world.bind(false);
         world
@@ -127,7 +129,10 @@ fn a_volume_that_has_grown_is_resized_on_the_node() {
         let asked = world.driver.borrow_mut().expanded.take().unwrap();
         assert_eq!(asked.capacity_range.unwrap().required_bytes, 2 << 30);
         assert!(asked.volume_path.ends_with("pods/u1/volumes/kubernetes.io~csi/pv-1/mount"));
-        assert_eq!(asked.staging_target_path, world.node.staging(DRIVER, "h1").display().to_string());
+        assert_eq!(
+            asked.staging_target_path,
+            world.csi.drivers().staging(DRIVER, "h1").display().to_string()
+        );
         let reasons =
             || world.node.parts.events.recent().into_iter().map(|event| event.key.reason).collect::<Vec<_>>();
         assert_eq!(reasons(), ["FileSystemResizeSuccessful"]);
@@ -136,7 +141,7 @@ fn a_volume_that_has_grown_is_resized_on_the_node() {
         );
         world.driver.borrow_mut().fails.insert("NodeExpandVolume", Code::InvalidArgument);
         world.node.resized.take();
-        world.node.wake.notify_one();
+        world.csi.drivers().wake.notify_one();
         until(|| status()["allocatedResourceStatuses"]["storage"] == "NodeResizeInfeasible").await;
         assert_eq!(status()["conditions"][0]["type"], "NodeResizeError");
         until(|| reasons().len() == 2).await;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::api::decode::decode;
+use crate::model::objects::ClaimedSource;
 use serde_json::json;
 
 fn pod(volume: &Value) -> Pod {
@@ -67,7 +68,7 @@ fn a_claim_follows_its_volume() {
     let nfs =
         json!({"nfs": {"server": "nas", "path": "/e", "readOnly": true}, "mountOptions": ["nolock", "soft"]});
     let nfs = volume(&nfs);
-    let annotated = json!({GROUP_ANNOTATION: "1234", MOUNT_OPTIONS_ANNOTATION: "hard,vers=3"});
+    let annotated = json!({GROUP: "1234", MOUNT_OPTIONS: "hard,vers=3"});
     let annotated = bound(&claim(), &changed(nfs.clone(), "/metadata/annotations", annotated)).unwrap();
     let nfs = bound(&claim(), &nfs).unwrap();
     assert_eq!(nfs.source, ClaimedSource::Nfs { server: "nas".to_owned(), path: "/e".to_owned() });
@@ -114,7 +115,7 @@ fn what_cannot_be_bound_says_why() {
         (
             claim(),
             volume(&json!({"new": {}})),
-            "PV pv-1 is of no kind that this node knows; it mounts csi, hostPath, local and nfs",
+            "PV pv-1 is of kind unknown, which this node does not support; it mounts csi, hostPath, local and nfs",
         ),
     ] {
         assert_eq!(bound(&claim, &volume).unwrap_err(), message);

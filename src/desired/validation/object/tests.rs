@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::objects::{ObjectKey, ObjectKind, wire};
+use crate::model::objects::{ObjectKind, wire};
 
 fn errors_of(kind: &str, mut value: Value) -> Vec<String> {
     if value.get("metadata").is_none() {
@@ -112,7 +112,7 @@ fn claims() {
         }
         json!({"spec": spec})
     };
-    let own = wire::volume_name(&ObjectKey {
+    let own = wire::volume_name(&crate::model::objects::ObjectKey {
         kind: crate::model::objects::ObjectKind::PersistentVolumeClaim,
         namespace: "default".to_owned(),
         name: "x".to_owned(),
@@ -139,10 +139,8 @@ fn claims() {
                 &["spec.resources[storage]: Invalid value: \"0\": must be greater than zero"],
             ),
             (claim(json!({"volumeMode": "Block"})), &["spec.volumeMode: Unsupported value: \"Block\"…"]),
-            (
-                claim(json!({"volumeName": "pv-1"})),
-                &["spec.volumeName: Forbidden: this node has no PersistentVolumes…"],
-            ),
+            (claim(json!({"volumeName": "pv-1"})), &[]),
+            (claim(json!({"volumeName": "PV"})), &["spec.volumeName: Invalid value: \"PV\"…"]),
             (claim(json!({"selector": {}})), &["spec.selector: Forbidden…"]),
             (claim(json!({"dataSource": {"name": "s"}})), &["spec.dataSource: Forbidden…"]),
         ],

@@ -244,8 +244,8 @@ fn the_claim_of_an_ephemeral_volume_has_the_rules_of_claims() {
                 "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources[storage]: Required value",
             ),
             row(
-                spec(json!({"volumeName": "pv"})),
-                "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.volumeName: Forbidden: …",
+                spec(json!({"volumeName": "p v"})),
+                "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.volumeName: Invalid value: \"p v\": …",
             ),
         ],
     );

@@ -57,7 +57,7 @@ fn clients_learn_that_a_patch_may_be_validated_here() {
     assert_eq!(patch["x-kubernetes-group-version-kind"]["kind"], "Pod");
     assert!(patch["parameters"].as_array().unwrap().iter().any(|found| found["name"] == "fieldValidation"));
     assert!(patch["requestBody"]["content"]["application/strategic-merge-patch+json"].is_object());
-    assert!(core["paths"]["/api/v1/persistentvolumes/{name}"].get("patch").is_none());
+    assert!(core["paths"]["/api/v1/nodes/{name}/status"].get("patch").is_none());
     assert!(answer("v3/apis/apps/v2", false).is_none());
     assert!(answer("v4", false).is_none());
 }

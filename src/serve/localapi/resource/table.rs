@@ -161,17 +161,7 @@ pub(super) const COMMON: &[Resource] = &[
         &["pvc"],
         &[part("status", "PersistentVolumeClaim", &[Verb::Get])],
     ),
-    Resource {
-        plural: "persistentvolumes",
-        singular: "persistentvolume",
-        kind: "PersistentVolume",
-        short_names: &["pv"],
-        namespaced: false,
-        verbs: READ,
-        subresources: &[part("status", "PersistentVolume", &[Verb::Get])],
-        store: Store::Volumes,
-        ..NONE
-    },
+    stored(ObjectKind::PersistentVolume, "persistentvolume", &["pv"], &[status("PersistentVolume")]),
     Resource {
         plural: "pods",
         singular: "pod",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
 use super::custom;
-use super::{Task, WriteOutcome, account, expansion};
+use super::{LocalApi, Task, WriteOutcome, account, expansion};
 use crate::desired::api_pod::{self, Part};
 use crate::desired::garbage::Owners as _;
 use crate::desired::kinds::{carry_over, unacted};
@@ -19,13 +19,14 @@ pub(super) use crate::desired::stored::StoredObject;
 use crate::model::api::decode::decode;
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::Pod;
+use crate::model::objects::retired;
+use crate::model::objects::volumes::{Binding, claim_spec};
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{AnyObject, LocalObject, ObjectKey, ObjectKind};
 use crate::model::provenance::LOCAL_ANNOTATIONS;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::runtime_class;
 use crate::pod::scheduling::{place, unscheduled};
-use crate::pod::volume::retired;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry};
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::shape::own;
@@ -150,16 +151,26 @@ impl StoredObject {
     }
 
     /// Warnings about what is accepted and has no effect.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub(super) fn warnings(&self, api: &LocalApi) -> Vec<String> {
         match self {
             Self::Pod(pod) => {
                 let mut warnings = unscheduled(&pod.spec);
                 warnings.extend(retired::warnings(&pod.spec.volumes));
                 warnings
             }
+            Self::Object(object) if has_class(api, object) => Vec::new(),
             Self::Object(object) => ignored(object),
         }
     }
+}
+
+/// The class of a claim has an effect here.
+fn has_class(api: &LocalApi, object: &LocalObject) -> bool {
+    let class = claim_spec(object).and_then(|claim| claim.storage_class.as_deref());
+    let is_known = |class| {
+        api.cluster.objects_of(ObjectKind::StorageClass).iter().any(|known| known.object.key.name == class)
+    };
+    class.is_some_and(|class| api.cluster.binding(object) != Binding::Directory || is_known(class))
 }
 
 /// The part with field managers: without status, and without this node's own annotations of a pod.
@@ -431,7 +442,7 @@ impl Task {
                 object.managed_fields = old.managed_fields.clone();
                 account::fill(self, &mut object)?;
                 keep_observed(old, &mut object, self.ignores_status());
-                if let Some(why) = expansion::refusal(config, old, &object) {
+                if let Some(why) = expansion::refusal(self, config, old, &object) {
                     return Err(self.refused(name, why));
                 }
                 let errors = refused_change(old, &object);
@@ -479,7 +490,7 @@ impl Task {
         mut object: Value,
         mut warnings: Vec<String>,
     ) -> WriteOutcome {
-        warnings.extend(kept.warnings());
+        warnings.extend(kept.warnings(&self.api));
         let pod = match kept {
             StoredObject::Pod(pod) => Some(Rc::clone(pod)),
             StoredObject::Object(_) => None,

@@ -142,7 +142,7 @@ impl Retired {
     }
 
     /// The message of a pod with such a volume.
-    pub(super) fn refusal(&self, volume: &str) -> String {
+    pub(crate) fn refusal(&self, volume: &str) -> String {
         let problem = self.problem(volume);
         if matches!(self.fate, Fate::Disabled(_)) {
             return format!("MountVolume.SetUp failed for volume {volume:?} : {problem}");

@@ -1,17 +1,17 @@
 //! The calls of CSI's node service.
 //!
-//! Owns their messages. Which calls are made, and when, is decided in `csi` and `rules`.
+//! Owns their messages. Which calls are made, and when, is decided in `csi`, `drivers` and `rules`.
 
 use std::path::Path;
 use std::time::Duration;
 
 use prost::Message;
 
-use crate::cluster::csi::rules::{self, DriverInfo};
 use crate::devices::client::{PluginClient, PluginError};
 use crate::model::api::pod::StringMap;
 use crate::platform::proto::csi as wire;
 use crate::platform::sys::node::FileSystemFacts;
+use crate::pod::csi::rules::{self, DriverInfo};
 use crate::pod::volume::csi::CsiVolume;
 
 /// Upstream's limit of each call.
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// What is sent to stage or publish one volume.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct CsiCall {
+pub(crate) struct CsiCall {
     pub handle: String,
     pub publish_context: StringMap,
     /// Empty: the driver does not stage.
@@ -30,7 +30,7 @@ pub(super) struct CsiCall {
     pub read_only: bool,
 }
 
-pub(super) async fn info(client: &PluginClient, limit: Duration) -> Result<DriverInfo, PluginError> {
+pub(crate) async fn info(client: &PluginClient, limit: Duration) -> Result<DriverInfo, PluginError> {
     let answer: wire::NodeGetInfoResponse = call(client, "/csi.v1.Node/NodeGetInfo", limit).await?;
     Ok(DriverInfo {
         node_id: answer.node_id,
@@ -40,13 +40,13 @@ pub(super) async fn info(client: &PluginClient, limit: Duration) -> Result<Drive
 }
 
 /// The node capabilities, by their number.
-pub(super) async fn capabilities(client: &PluginClient) -> Result<Vec<i32>, PluginError> {
+pub(crate) async fn capabilities(client: &PluginClient) -> Result<Vec<i32>, PluginError> {
     let path = "/csi.v1.Node/NodeGetCapabilities";
     let answer: wire::NodeGetCapabilitiesResponse = call(client, path, LIMIT).await?;
     Ok(answer.capabilities.into_iter().filter_map(|capability| Some(capability.rpc?.r#type)).collect())
 }
 
-pub(super) async fn stage(client: &PluginClient, volume: CsiCall) -> Result<(), PluginError> {
+pub(crate) async fn stage(client: &PluginClient, volume: CsiCall) -> Result<(), PluginError> {
     let request = wire::NodeStageVolumeRequest {
         volume_id: volume.handle,
         publish_context: volume.publish_context,
@@ -58,7 +58,7 @@ pub(super) async fn stage(client: &PluginClient, volume: CsiCall) -> Result<(), 
     send(client, "/csi.v1.Node/NodeStageVolume", request.encode_to_vec()).await
 }
 
-pub(super) async fn publish(
+pub(crate) async fn publish(
     client: &PluginClient,
     volume: CsiCall,
     target: &Path,
@@ -77,7 +77,7 @@ pub(super) async fn publish(
 }
 
 /// Grows the file system to at least so many bytes.
-pub(super) async fn expand(
+pub(crate) async fn expand(
     client: &PluginClient,
     volume: CsiCall,
     target: &Path,
@@ -95,7 +95,7 @@ pub(super) async fn expand(
 }
 
 /// The file system of a published volume.
-pub(super) async fn usage(
+pub(crate) async fn usage(
     client: &PluginClient,
     handle: &str,
     target: &Path,
@@ -115,16 +115,16 @@ pub(super) async fn usage(
     Ok(facts)
 }
 
-pub(super) async fn unpublish(client: &PluginClient, handle: &str, target: &Path) -> Result<(), PluginError> {
+pub(crate) async fn unpublish(client: &PluginClient, handle: &str, target: &Path) -> Result<(), PluginError> {
     send(client, "/csi.v1.Node/NodeUnpublishVolume", at_path(handle, target)).await
 }
 
-pub(super) async fn unstage(client: &PluginClient, handle: &str, staging: &Path) -> Result<(), PluginError> {
+pub(crate) async fn unstage(client: &PluginClient, handle: &str, staging: &Path) -> Result<(), PluginError> {
     send(client, "/csi.v1.Node/NodeUnstageVolume", at_path(handle, staging)).await
 }
 
 /// How a pod's volume is mounted. `multi_writer` and `mount_group` are what the driver can do.
-pub(super) fn capability(
+pub(crate) fn capability(
     volume: &CsiVolume,
     multi_writer: bool,
     mount_group: bool,
