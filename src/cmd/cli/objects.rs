@@ -124,7 +124,9 @@ fn page(
             field("Access Modes", &access_modes(object));
             field("VolumeMode", text(object, "/spec/volumeMode"));
             field("Directory", &report.directory);
-            field("Limit", &quota::shown(Path::new(&report.directory)));
+            if !report.directory.is_empty() {
+                field("Limit", &quota::shown(Path::new(&report.directory)));
+            }
             let users = users(object, pods);
             field("Used By", if users.is_empty() { "<none>" } else { &users });
         }

@@ -180,6 +180,7 @@ pub(crate) fn share(directory: &Path, copy: &Path) -> io::Result<()> {
 /// The limit of a claim's directory, for people.
 pub(crate) fn shown(directory: &Path) -> String {
     let why = match File::open(directory).map(|place| (is_enforced(&place), project(&place), place)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => LATER,
         Err(_) => "the directory cannot be read",
         Ok((false, ..)) => NO_QUOTAS,
         Ok((true, Ok(Project { id, inherits: true }), place)) if is_own(id) => {

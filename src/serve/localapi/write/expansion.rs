@@ -21,21 +21,18 @@ pub(super) fn refusal(
     if new.storage <= old.storage {
         return None;
     }
-    let name = match task.api.cluster.binding(claim) {
-        Binding::Directory => Some(old.storage_class.clone()?),
-        Binding::Volume(_) => None,
+    match task.api.cluster.binding(claim) {
+        Binding::Directory => {
+            let (kind, name) = (ObjectKind::StorageClass, old.storage_class.clone()?);
+            let (_, class) = config.find_object(&ObjectKey { kind, namespace: String::new(), name })?;
+            if class.object.content.body()["allowVolumeExpansion"] == true {
+                return None;
+            }
+        }
+        Binding::Volume(_) => {}
         _ => return Some("Only bound persistent volume claims can be expanded"),
-    };
-    let class = name.map(|name| {
-        config.find_object(&ObjectKey { kind: ObjectKind::StorageClass, namespace: String::new(), name })
-    });
-    let allows = match class {
-        // The directory of a claim whose class is not here.
-        Some(None) => true,
-        Some(Some((_, class))) => class.object.content.body()["allowVolumeExpansion"] == true,
-        None => false,
-    };
-    (!allows).then_some(
+    }
+    Some(
         "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
     )
 }
