@@ -15,6 +15,7 @@ mod nfs;
 mod orphans;
 mod ownership;
 mod propagation;
+pub(crate) mod quota;
 mod remote;
 mod rendered;
 mod sub_path;
@@ -206,6 +207,7 @@ pub(crate) struct Volumes {
     remote_jobs: RemoteJobs,
     guard: Guard,
     claims_in_use: BeingGiven,
+    limits: quota::Limits,
     /// `None`: the node has just started.
     csi: RefCell<Option<Rc<dyn CsiVolumes>>>,
 }
@@ -222,6 +224,7 @@ impl Volumes {
             remote_jobs: RemoteJobs::default(),
             guard: Guard::default(),
             claims_in_use: BeingGiven::default(),
+            limits: quota::Limits::default(),
             csi: RefCell::default(),
         }
     }
@@ -282,7 +285,7 @@ impl Volumes {
         }
         if let Some((claim, read_only)) = claim_of(pod, volume) {
             let found = self.claimed_volume(pod, name, &claim)?;
-            return self.ensure_claim(pod, pod_dir, name, found, read_only).await;
+            return self.ensure_claim(pod, pod_dir, name, found, (claim, read_only)).await;
         }
         if let Some(source) = &volume.nfs {
             return nfs::ensure(&self.remote_jobs, pod_dir, name, name, inline_export(source)).await;
@@ -378,7 +381,7 @@ impl Volumes {
         pod_dir: &Path,
         name: &str,
         volume: ClaimedVolume,
-        read_only: bool,
+        (claim, read_only): (String, bool),
     ) -> Result<MountedVolume, VolumeError> {
         let read_only = read_only || volume.read_only;
         let mounted = match volume.source {
@@ -387,10 +390,11 @@ impl Volumes {
                 self.run_with_timeout(pod_dir, name, move || claim::ensure_host_path(&owned_name, &path))
                     .await?
             }
-            ClaimedSource::Directory { path } => {
+            ClaimedSource::Directory { ref path, .. } => {
                 let (path, group) = (PathBuf::from(path), fs_group(pod).filter(|_| !read_only));
                 claim::ensure_directory(name, &path).await?;
                 self.guard.note_claim(&path);
+                self.limit_claim(pod, claim, &volume, Some(pod_dir)).await;
                 let wanted = LocalVolume {
                     name,
                     volume: &volume.name,
@@ -454,6 +458,7 @@ impl Volumes {
     /// What prevents the removal. Repeat later.
     pub(crate) async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.refreshed.forget(uid);
+        self.limits.forget(uid);
         let pod_dir = pod_dir(&self.config, uid);
         csi::tear_down(self.csi(), &pod_dir).await?;
         let removed = rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await;

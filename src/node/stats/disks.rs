@@ -91,7 +91,7 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
             let bound = objects.of(realm(pod)).persistent_volume_claim(&pod.metadata.namespace, &named)?;
             claim = Some(named);
             match bound.source {
-                ClaimedSource::Directory { path } => Measure::Walk(path.into()),
+                ClaimedSource::Directory { path, .. } => Measure::Walk(path.into()),
                 ClaimedSource::Local { path } => Measure::FileSystem(path.into()),
                 ClaimedSource::Nfs { .. } => Measure::Remote(at("kubernetes.io~nfs", &bound.name)),
                 ClaimedSource::Csi { .. } => Measure::Driver(at(PLUGIN, &bound.name).join("mount")),
