@@ -3,7 +3,7 @@
 //!
 //! Owns the `Runtime` trait and its message types.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,18 @@ pub trait Runtime: 'static {
         command: &[String],
         timeout: Option<Duration>,
     ) -> Result<ExecOutput, RuntimeError>;
+
+    /// Writes the state of a running container, which goes on, to the archive `location`. Without `timeout` the runtime
+    /// decides how long that may take.
+    async fn checkpoint_container(
+        &self,
+        _id: &ContainerId,
+        _location: &Path,
+        _timeout: Option<Duration>,
+    ) -> Result<(), RuntimeError> {
+        let message = "the container runtime makes no checkpoints";
+        Err(RuntimeError::new("CheckpointContainer", ErrorKind::Unimplemented, message))
+    }
 
     /// The image a reference resolves to, if it is present.
     async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError>;

@@ -2,6 +2,7 @@
 //!
 //! What is generic over [`Runtime`] is compiled once for this type in the program; tests use the fake one. ADR 0047.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -124,6 +125,15 @@ impl Runtime for NodeRuntime {
 
     async fn reopen_container_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         call!(self, reopen_container_log, id)
+    }
+
+    async fn checkpoint_container(
+        &self,
+        id: &ContainerId,
+        location: &Path,
+        timeout: Option<Duration>,
+    ) -> Result<(), RuntimeError> {
+        call!(self, checkpoint_container, id, location, timeout)
     }
 
     async fn update_container_resources(

@@ -9,6 +9,7 @@ mod call_limits;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::Path;
 use std::time::Duration;
 
 use tonic::{Response, Status};
@@ -326,6 +327,24 @@ impl Runtime for CriRuntime {
         let mut client = self.runtime();
         let call = Box::pin(client.update_runtime_config(request));
         self.change("UpdateRuntimeConfig", call).await?;
+        Ok(())
+    }
+
+    async fn checkpoint_container(
+        &self,
+        id: &ContainerId,
+        location: &Path,
+        timeout: Option<Duration>,
+    ) -> Result<(), RuntimeError> {
+        let request = cri::CheckpointContainerRequest {
+            container_id: id.to_string(),
+            location: location.display().to_string(),
+            timeout: timeout.map_or(0, convert::grace_seconds),
+        };
+        let mut client = self.runtime();
+        let limit = self.request_timeout.saturating_add(timeout.unwrap_or_default());
+        let written = client.checkpoint_container(request);
+        self.call_limited(CallKind::Commands, "CheckpointContainer", limit, written).await?;
         Ok(())
     }
 

@@ -82,21 +82,26 @@ pub(crate) async fn serve(
     .await;
 }
 
-struct Bounds {
+pub(in crate::serve) struct Bounds {
     /// For a request's head, and the idle time between requests.
-    header_timeout: Duration,
-    buffer_bytes: usize,
-    max_headers: usize,
-    once: bool,
+    pub(in crate::serve) header_timeout: Duration,
+    pub(in crate::serve) buffer_bytes: usize,
+    pub(in crate::serve) max_headers: usize,
+    pub(in crate::serve) once: bool,
 }
 
 /// Handles a request of a connection. Behind pointers, so that the handler's code exists once and not for
 /// each listener.
-type Respond = Rc<dyn Fn(Request<IncomingBody>) -> Pending<Response<Body>>>;
+pub(in crate::serve) type Respond = Rc<dyn Fn(Request<IncomingBody>) -> Pending<Response<Body>>>;
 
-/// Serves the requests of a connection until it ends, then notifies the node. Streams that began on it
+/// Serves the requests of a connection until it ends, then notifies the node, if there is one. Streams that began on it
 /// continue.
-async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, respond: Respond) {
+pub(in crate::serve) async fn serve_requests(
+    wire: Box<dyn Wire>,
+    bounds: Bounds,
+    node: Option<SharedNode>,
+    respond: Respond,
+) {
     let patience = Patience::default();
     let waits = patience.clone();
     let service = service_fn(move |request: Request<Incoming>| {
@@ -125,7 +130,9 @@ async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, r
         // The client's error or timeout; no action is needed.
         log::debug!(err:% = error; "Connection closed unexpectedly");
     }
-    node.served();
+    if let Some(node) = node {
+        node.served();
+    }
 }
 
 async fn serve_connection(
@@ -145,7 +152,7 @@ async fn serve_connection(
             delegate.answer(DelegatedRequest { request, user, policy, served: OWN, place }).await
         })
     });
-    serve_requests(Box::new(stream), LOCAL, node, respond).await;
+    serve_requests(Box::new(stream), LOCAL, Some(node), respond).await;
 }
 
 async fn respond(

@@ -3,7 +3,10 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
+
+use serde_json::Value;
 
 use super::node::Node;
 use crate::support::agent::PATIENCE;
@@ -56,8 +59,6 @@ fn requests_need_a_certificate_and_groups_limit_access() {
     let stranger = elsewhere.person(&other.agent, "stranger", &[]);
     assert_eq!(api.curl(Some(&stranger), "/pods", &[]).0, 401);
     assert_eq!(api.curl(Some(&admin), "/agent/v1/status", &[]).0, 404, "that is the local socket's");
-    let (code, body) = api.curl(Some(&admin), "/checkpoint/a/b/c", &["-X", "POST"]);
-    assert!(code == 501 && body.contains("checkpoints"), "{code} {body}");
     let (code, body) = api.curl(Some(&admin), "/containerLogs/default/neighbour-edge/none", &[]);
     assert_eq!((code, body.as_str()), (404, "container \"none\" not found in pod \"neighbour-edge\"\n"));
     let (code, body) = api.curl(Some(&admin), "/containerLogs/default/nobody/none", &[]);
@@ -65,6 +66,40 @@ fn requests_need_a_certificate_and_groups_limit_access() {
     let (_, pods) = api.curl(Some(&viewer), "/pods", &[]);
     assert!(pods.contains("\"kind\":\"PodList\"") && pods.contains("neighbour-edge"), "{pods}");
     node.agent.assert_alive();
+}
+
+#[test]
+fn a_checkpoint_is_made_by_the_runtime() {
+    let (node, api) = served(&[]);
+    let admin = api.person(&node.agent, "admin", &[]);
+    let viewer = api.person(&node.agent, "jane", &["--view"]);
+    let post = |path: &str| api.curl(Some(&admin), path, &["-X", "POST"]);
+    let path = "/checkpoint/default/neighbour-edge/main";
+    assert_eq!(api.curl(Some(&viewer), path, &["-X", "POST"]).0, 403);
+    let (code, body) = post(&format!("{path}?timeout=7"));
+    let made: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {code} {body}"));
+    let archive = Path::new(made["items"][0].as_str().expect("a path"));
+    let name = archive.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert_eq!(archive.parent(), Some(node.agent.root_dir().join("checkpoints").as_path()));
+    let named = name.starts_with("checkpoint-neighbour-edge_default-main-20");
+    assert!(named && archive.extension().is_some_and(|end| end == "tar"), "{name}");
+    assert_eq!(fs::read_to_string(archive).expect("the archive is written"), "state");
+    let call = node.cri.state().calls.iter().find(|call| call.name == "CheckpointContainer").cloned();
+    assert!(call.as_ref().is_some_and(|call| call.subject.ends_with(" 7")), "{call:?}");
+
+    let (code, body) = post("/checkpoint/default/neighbour-edge/none");
+    assert_eq!((code, body.as_str()), (404, "container \"none\" not found in pod \"neighbour-edge\"\n"));
+    let (code, body) = post(&format!("{path}?timeout=soon"));
+    assert!(code == 404 && body.contains("cannot parse value of timeout parameter"), "{code} {body}");
+    let unable = (tonic::Code::Unimplemented, "no CRIU here".to_owned());
+    node.cri.state().fail.insert("CheckpointContainer", unable);
+    let (code, body) = post(path);
+    assert!(
+        code == 500
+            && body.starts_with("checkpointing of default/neighbour-edge/main failed (")
+            && body.contains("no CRIU here"),
+        "{code} {body}"
+    );
 }
 
 #[test]

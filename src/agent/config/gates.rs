@@ -112,8 +112,7 @@ const ACTED_ON: [&str; 10] = [
 
 /// Locked gates whose value here is not upstream's default: parts that this version does not have, and parts that it
 /// always has.
-const DIFFERENT: [(&str, bool); 10] = [
-    ("ContainerCheckpoint", false),
+const DIFFERENT: [(&str, bool); 9] = [
     ("ContainerStopSignals", true),
     ("ClusterTrustBundle", true),
     ("ClusterTrustBundleProjection", true),

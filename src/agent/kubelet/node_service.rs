@@ -19,7 +19,9 @@ use crate::model::types::{ContainerId, ContainerName, PodSource, PodUid, Sandbox
 use crate::node::stats::{Ask, AskRuntime, RuntimeAnswer, Stats};
 use crate::node::usage::Summary;
 use crate::platform::logging::chain;
+use crate::platform::rt;
 use crate::platform::rt::live::Live;
+use crate::platform::sys::dir::make_dir;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
 use crate::runtime::chosen::NodeRuntime;
@@ -34,6 +36,9 @@ use crate::serve::server::node::{LoopHealth, Node, Output, StreamKind, StreamSer
 use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::serve::streaming::{Action, Pending, Streams};
 use crate::store::StoreHandle;
+
+/// Below the root directory, as of the kubelet.
+const CHECKPOINTS_DIR: &str = "checkpoints";
 
 /// A runtime that supports exec, attach and port-forward.
 pub(in crate::agent) trait SandboxStreams: Runtime {
@@ -251,6 +256,25 @@ impl<R: SandboxStreams> Node for NodeService<R> {
             let output =
                 runtime.exec_sync(&id, &command, None).await.map_err(|error| error_message(&error))?;
             Ok(Output { text: output.output, code: output.exit_code })
+        })
+    }
+
+    fn checkpoint(
+        &self,
+        id: ContainerId,
+        archive: String,
+        timeout: Option<Duration>,
+    ) -> Pending<Result<String, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        let directory = self.view.volumes_dir().with_file_name(CHECKPOINTS_DIR);
+        Box::pin(async move {
+            let (location, made) = (directory.join(archive), directory.clone());
+            rt::blocking("make the directory of checkpoints", move || make_dir(&made, 0o700))
+                .await
+                .map_err(|error| format!("make {}: {error}", directory.display()))?;
+            let written = runtime.checkpoint_container(&id, &location, timeout).await;
+            written.map_err(|error| error_message(&error))?;
+            Ok(location.display().to_string())
         })
     }
 

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Collected, Limited};
 use hyper::{Request, Response, StatusCode};
@@ -146,6 +147,7 @@ pub(crate) async fn outcome(
             stream(request, node, wanted, held).await
         }
         Route::Run(container, command) => run(node, &container, command).await,
+        Route::Checkpoint(container, timeout) => checkpoint(node, clock, &container, timeout).await,
         Route::AgentStatus(query) if served.agent_resources => {
             let mut report = node.report(ObjectDetail::from_query(&query));
             for (pod, conflict) in port_conflicts(&report.pods).await {
@@ -468,6 +470,26 @@ async fn run(
     let said = String::from_utf8_lossy(&output.text).into_owned();
     let words = command.join(" ");
     Err(failed(format!("command '{words}' exited with {}: {said}", output.code)))
+}
+
+/// The name of the archive and the message are upstream's.
+async fn checkpoint(
+    node: &SharedNode,
+    clock: &Clock,
+    wanted: &ContainerTarget,
+    timeout: Option<Duration>,
+) -> Result<Response<Body>, Failed> {
+    let (pod, container) = (&wanted.pod, &wanted.container);
+    let failed = |why: String| {
+        let message = format!("checkpointing of {}/{}/{container} failed ({why})", pod.namespace, pod.name);
+        (StatusCode::INTERNAL_SERVER_ERROR, message)
+    };
+    find_container(node, wanted)?;
+    let id = running(node, wanted).await.map_err(|(_, why)| failed(why))?;
+    let now = clock.now().to_rfc3339();
+    let archive = format!("checkpoint-{}_{}-{container}-{now}.tar", pod.name, pod.namespace);
+    let path = node.checkpoint(id, archive, timeout).await.map_err(failed)?;
+    Ok(object(StatusCode::OK, &json!({ "items": [path] })))
 }
 
 #[cfg(test)]

@@ -181,7 +181,7 @@ async fn serve_tls(stream: TcpStream, shared: Rc<ApiInner>, place: ConnectionSlo
     if is_http2 {
         http2::serve(Box::new(stream), streams, node, respond).await;
     } else {
-        serve_requests(Box::new(stream), BOUNDS, node, respond).await;
+        serve_requests(Box::new(stream), BOUNDS, Some(node), respond).await;
     }
 }
 
@@ -288,6 +288,7 @@ fn log_session(user: &User, wanted: &Result<Route, Refused>) {
         Ok(Route::Exec(container, ..)) => ("exec", container),
         Ok(Route::Attach(container, _)) => ("attach", container),
         Ok(Route::Run(container, _)) => ("run", container),
+        Ok(Route::Checkpoint(container, _)) => ("checkpoint", container),
         _ => return,
     };
     let (pod, name) = (&container.pod, &container.container);
@@ -331,7 +332,7 @@ pub(crate) async fn serve_plain(listener: TcpListener, node: SharedNode, shows: 
                 answer(request, wanted, &node, served, &clock, place).await
             })
         });
-        serve_requests(Box::new(stream), BOUNDS, Rc::clone(&node), respond)
+        serve_requests(Box::new(stream), BOUNDS, Some(Rc::clone(&node)), respond)
     })
     .await;
 }

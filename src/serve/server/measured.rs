@@ -154,6 +154,7 @@ fn path(route: &Result<Route, Refused>) -> (&'static str, bool) {
         Route::Attach(..) => ("attach", true),
         Route::PortForward(..) => ("portForward", true),
         Route::Run(..) => ("run", true),
+        Route::Checkpoint(..) => ("checkpoint", false),
         Route::AgentStatus(_)
         | Route::AgentRestart(..)
         | Route::AcceptSource(_)

@@ -70,6 +70,15 @@ pub(crate) trait Node {
     fn container(&self, id: ContainerId) -> Pending<Result<Option<ObservedContainer>, String>>;
     /// Runs a command to its end.
     fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>>;
+    /// Writes a running container's state to the archive of this name; its path.
+    fn checkpoint(
+        &self,
+        _id: ContainerId,
+        _archive: String,
+        _timeout: Option<Duration>,
+    ) -> Pending<Result<String, String>> {
+        Box::pin(async { Err("this node has no runtime".to_owned()) })
+    }
     /// The current usage of the node, its pods and their containers. It costs nothing unless it is requested.
     fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>>;
     /// Restarts containers of a pod, whatever its restart policy. It is done once the statuses show it.

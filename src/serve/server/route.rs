@@ -81,6 +81,8 @@ pub(crate) enum Route {
     PortForward(PodName, Vec<u16>),
     /// `/run/...`: a command whose output is the response.
     Run(ContainerTarget, Vec<String>),
+    /// `/checkpoint/...`, and how long it may take.
+    Checkpoint(ContainerTarget, Option<Duration>),
     /// `/agent/v1/status`, the agent's own, and its query.
     AgentStatus(String),
     /// `/agent/v1/restart/...`, the agent's own: these containers of a pod, or all of them if none is named.
@@ -203,8 +205,11 @@ pub(crate) fn route(method: &str, path: &str, query: &str) -> Result<Route, Refu
             }
             Ok(Route::Run(target(rest, true)?, command))
         }
-        ["checkpoint", ..] => {
-            Err(Refused::NotServed("checkpoints are not supported by the container runtime"))
+        ["checkpoint", rest @ ..] => {
+            if method != "POST" {
+                return Err(Refused::Method("POST"));
+            }
+            Ok(Route::Checkpoint(target(rest, false)?, timeout(&parameters(query))?))
         }
         ["debug", "flags", "v"] if method == "PUT" => Ok(Route::Verbosity),
         ["debug", "flags", "v"] => Err(Refused::Method("PUT")),
@@ -264,6 +269,13 @@ fn target(parts: &[&str], with_uid: bool) -> Result<ContainerTarget, Refused> {
         return Err(Refused::Invalid(400, "the path has no container".to_owned()));
     }
     Ok(ContainerTarget { pod, container: (*container).into() })
+}
+
+/// As upstream: the last value counts, and one that is no number is not found.
+fn timeout(parameters: &Parameters) -> Result<Option<Duration>, Refused> {
+    let Some(seconds) = values(parameters, "timeout").pop() else { return Ok(None) };
+    let refused = |_| Refused::Invalid(404, "cannot parse value of timeout parameter".to_owned());
+    seconds.parse().map(|seconds| Some(Duration::from_secs(seconds))).map_err(refused)
 }
 
 /// As upstream: anything but "1" and "true" is false.

@@ -3,32 +3,28 @@
 //! Owns a listening socket, its connections and announced requests.
 
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONNECTION, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::body::Bytes;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::platform::rt::connections::{self, ConnectionSlot};
+use crate::serve::server::body::Body;
+use crate::serve::server::incoming::IncomingBody;
+use crate::serve::server::{Bounds, Respond, serve_requests};
 
 use super::tokens::{TokenError, Tokens};
 use super::{Action, IDLE_TIMEOUT, respond, text};
 
 /// More than users and scripts on one box need; each connection may hold some hundred kilobytes.
 const MAX_CONNECTIONS: usize = 128;
-/// A client that sends no request is disconnected after this, to make room for others.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-const BUFFER_BYTES: usize = 8192;
-/// The most headers of a request; proxies and browsers add some.
-const MAX_HEADERS: usize = 64;
+/// A client that sends no request is disconnected, to make room for others. Proxies and browsers add some headers.
+const BOUNDS: Bounds =
+    Bounds { header_timeout: Duration::from_secs(5), buffer_bytes: 8192, max_headers: 64, once: true };
 const BACKLOG: u32 = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -124,34 +120,18 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Connec
     // A terminal's keystrokes are sent one by one; on failure they are merely delayed.
     let _ = stream.set_nodelay(true);
     let place = Rc::new(place);
-    let service = service_fn(move |request: Request<Incoming>| {
-        let response = route(request, &announcer, Rc::clone(&place));
-        async move { Ok::<_, Infallible>(response) }
+    let respond: Respond = Rc::new(move |request| {
+        let response = answer(request, &announcer, Rc::clone(&place)).map(Body::Whole);
+        Box::pin(std::future::ready(response))
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(BUFFER_BYTES)
-        .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    if let Err(error) = connection.await {
-        // The client's error or timeout; no action is needed.
-        log::debug!(err:% = error; "Streaming connection closed unexpectedly");
-    }
+    serve_requests(Box::new(stream), BOUNDS, None, respond).await;
 }
 
-fn route(request: Request<Incoming>, from: &Announcer, place: Rc<ConnectionSlot>) -> Response<Full<Bytes>> {
-    let mut response = answer(request, from, place);
-    // One request per connection. Keep-alive stays enabled: otherwise hyper would write `Upgrade, close` into
-    // an upgrade, and clients in Go then drop the whole header and see no upgrade.
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
-}
-
-fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<ConnectionSlot>) -> Response<Full<Bytes>> {
+fn answer(
+    request: Request<IncomingBody>,
+    from: &Announcer,
+    place: Rc<ConnectionSlot>,
+) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and POST are allowed".to_owned());
     }

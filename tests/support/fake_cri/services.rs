@@ -316,6 +316,22 @@ impl RuntimeService for Services {
         Ok(Response::new(cri::ContainerStatusResponse { status: Some(status), ..Default::default() }))
     }
 
+    /// The subject is the container and the limit in seconds; the archive has one word.
+    async fn checkpoint_container(
+        &self,
+        request: Request<cri::CheckpointContainerRequest>,
+    ) -> Answer<cri::CheckpointContainerResponse> {
+        let cri::CheckpointContainerRequest { container_id, location, timeout } = request.into_inner();
+        let id = ContainerId::from(container_id);
+        let effect = |state: &mut super::State, _| {
+            state.world.container_status(&id)?;
+            std::fs::write(&location, "state").expect("the directory is there");
+            Ok(())
+        };
+        self.shared.call("CheckpointContainer", &format!("{id} {timeout}"), effect).await?;
+        Ok(Response::new(cri::CheckpointContainerResponse {}))
+    }
+
     async fn update_container_resources(
         &self,
         request: Request<cri::UpdateContainerResourcesRequest>,

@@ -37,7 +37,8 @@ fn the_kubelets_paths_are_known_and_others_are_not() {
     assert_eq!(route("POST", "/pods", ""), Err(Refused::Method("GET, HEAD")));
     assert_eq!(route("DELETE", "/exec/ns/p/c", "command=x&output=1"), Err(Refused::Method("GET, POST")));
     assert_eq!(get("/run/ns/p/c?cmd=x"), Err(Refused::Method("POST")));
-    assert!(matches!(get("/checkpoint/a/b/c"), Err(Refused::NotServed(_))));
+    assert_eq!(get("/checkpoint/ns/p/c"), Err(Refused::Method("POST")));
+    assert!(matches!(route("POST", "/checkpoint/ns/p/c", "timeout=long"), Err(Refused::Invalid(404, _))));
     assert!(matches!(get("/debug/pprof/heap"), Err(Refused::NotServed(_))));
 }
 
