@@ -34,7 +34,7 @@ pub(super) async fn open(
 ) -> Result<(EmbeddedRuntime, OpeningStore), OpenError> {
     let mut store = None;
     let claimed = Box::new(|| store = Some(OpeningStore::begin(root, key)));
-    let runtime = EmbeddedRuntime::open_beside(config, Clock::System, claimed).await?;
+    let runtime = Box::pin(EmbeddedRuntime::open_beside(config, Clock::System, claimed)).await?;
     Ok((runtime, store.expect("begun when the directories were claimed")))
 }
 
