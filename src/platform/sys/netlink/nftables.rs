@@ -219,7 +219,7 @@ pub(crate) fn replace(tables: &[Table], applied: &Applied) -> Result<(), Netlink
     }
     batch.push(end());
     let mut hasher = DefaultHasher::new();
-    for message in batch {
+    for message in &batch {
         message.bytes.hash(&mut hasher);
     }
     let content = hasher.finish();
