@@ -356,7 +356,8 @@ impl Ledger {
                         0 => "shared CPUs".to_owned(),
                         _ => format!("CPUs {}", entry.cpus),
                     };
-                    let message = format!("CPUs {gone} are not available any more; the container runs on {now}");
+                    let message =
+                        format!("CPUs {gone} are not available any more; the container runs on {now}");
                     changes.push(CpuChange {
                         pod: entry.pod.clone(),
                         container: entry.container.clone(),

@@ -16,10 +16,8 @@ use tokio::time::Instant;
 use super::dns::forward::{ForwardConfig, Forwarder};
 use super::dns::{DnsServer, Names, PORT, Serving};
 use super::kernel::{self, KernelNames, LinkConfig, Rules};
-use super::slices::{OwnService, Writer, endpoints_object, own_service, slice_objects};
-use super::spec::{
-    Endpoint, Protocol, ServiceSpec, ServiceType, Slice, SlicePort, family_of, mirrored, written_slice,
-};
+use super::slices::{OwnService, Writer, endpoints_object, own_service, own_slices, slice_objects};
+use super::spec::{Protocol, ServiceSpec, ServiceType, Slice, family_of, mirrored, written_slice};
 use super::table::{Claim, Conflict, Entry, Frontend, Frontends, NodeNetwork, Place, frontends, table};
 use super::{claims, endpoints};
 use crate::model::api::pod::{Pod, PodStatus};
@@ -97,6 +95,8 @@ pub struct Driver {
     names: Rc<Names>,
     server: Rc<DnsServer>,
     serving: Option<Serving>,
+    /// The agent's own Services, which stay the same.
+    own: Vec<Rc<Entry>>,
     services: BTreeMap<ObjectKey, (u64, Rc<ServiceSpec>)>,
     shown: BTreeMap<ObjectKey, Shown>,
     /// What is in force; `None` when nothing is, or it is not known.
@@ -145,13 +145,14 @@ impl Driver {
         });
         let forward = ForwardConfig::new(config.resolv_conf.clone(), own);
         let server = DnsServer::new(Rc::clone(&names), Forwarder::new(forward, parts.clock.clone()));
-        Self {
+        let mut driver = Self {
             started: parts.clock.now(),
             config,
             parts,
             names,
             server,
             serving: None,
+            own: Vec::new(),
             services: BTreeMap::new(),
             shown: BTreeMap::new(),
             in_force: None,
@@ -160,7 +161,9 @@ impl Driver {
             overlaps: Vec::new(),
             reported: BTreeSet::new(),
             reported_pods: BTreeSet::new(),
-        }
+        };
+        driver.own = driver.own_entries();
+        driver
     }
 
     /// Before the first pod starts after a boot: Services have their rules, and refuse connections until they have
@@ -230,7 +233,7 @@ impl Driver {
         let statuses = Rc::clone(&self.parts.statuses);
         statuses.with_pods(|pods| {
             let mut entries: Vec<(Rc<Entry>, Option<Writer>)> =
-                self.own_entries().into_iter().map(|entry| (Rc::new(entry), Some(Writer::Agent))).collect();
+                self.own.iter().map(|entry| (Rc::clone(entry), Some(Writer::Agent))).collect();
             let own = entries.len();
             entries.extend(services.iter().map(|service| {
                 let (slices, writer) = behind(service, &objects, pods);
@@ -296,26 +299,10 @@ impl Driver {
         [api, dns]
     }
 
-    fn own_entries(&self) -> Vec<Entry> {
+    fn own_entries(&self) -> Vec<Rc<Entry>> {
         let entry = |own: &OwnService, targets: &[SocketAddr]| {
             let service = ServiceSpec::read(&own_service(own));
-            let slices = service.families.iter().map(|family| Slice {
-                family: *family,
-                ports: own
-                    .ports
-                    .iter()
-                    .filter_map(|(name, protocol, _)| {
-                        let (name, port) = ((*name).to_owned(), targets.first()?.port());
-                        Some(SlicePort { name, protocol: *protocol, port, app_protocol: None })
-                    })
-                    .collect(),
-                endpoints: targets
-                    .iter()
-                    .filter(|target| family_of(target.ip()) == *family)
-                    .map(|target| Endpoint::ready(target.ip(), true))
-                    .collect(),
-            });
-            Entry { slices: slices.collect(), service: Rc::new(service) }
+            Rc::new(Entry { slices: own_slices(own, &service, targets), service: Rc::new(service) })
         };
         let [api, dns] = self.own_services();
         let server: Vec<SocketAddr> = dns.addresses.iter().map(|ip| SocketAddr::new(*ip, PORT)).collect();

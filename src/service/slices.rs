@@ -5,15 +5,17 @@
 //! Pure: what it returns depends on its arguments alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::spec::{Endpoint, Protocol, SERVICE_NAME, ServiceSpec, Slice, SlicePort, family_name};
+use super::spec::{Endpoint, Protocol, SERVICE_NAME, ServiceSpec, Slice, SlicePort, family_name, family_of};
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, OwnerReference, PlainBody, wire};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
+use crate::platform::sys::netlink::nftables::Family;
 
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const SLICE_CONTROLLER: &str = "endpointslice-controller.k8s.io";
@@ -245,8 +247,7 @@ pub(crate) fn own_service(own: &OwnService) -> LocalObject {
         name: own.name.to_owned(),
     };
     let addresses: Vec<String> = own.addresses.iter().map(ToString::to_string).collect();
-    let families: Vec<&str> =
-        own.addresses.iter().map(|ip| family_name(super::spec::family_of(*ip))).collect();
+    let families: Vec<&str> = own.addresses.iter().map(|ip| family_name(family_of(*ip))).collect();
     let policy = if families.len() > 1 { "PreferDualStack" } else { "SingleStack" };
     let port = |(name, protocol, port): &(&str, Protocol, u16)| json!({"name": name, "port": port, "protocol": protocol.as_str(), "targetPort": port});
     let body = json!({"spec": {
@@ -264,6 +265,21 @@ pub(crate) fn own_service(own: &OwnService) -> LocalObject {
     object.labels =
         own.labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     object
+}
+
+/// What is behind one of the agent's own Services.
+pub(crate) fn own_slices(own: &OwnService, service: &ServiceSpec, targets: &[SocketAddr]) -> Vec<Slice> {
+    let ports = own.ports.iter().filter_map(|(name, protocol, _)| {
+        let (name, port) = ((*name).to_owned(), targets.first()?.port());
+        Some(SlicePort { name, protocol: *protocol, port, app_protocol: None })
+    });
+    let ports: Vec<SlicePort> = ports.collect();
+    let of = |family: &Family| {
+        let own = targets.iter().filter(|target| family_of(target.ip()) == *family);
+        own.map(|target| Endpoint::ready(target.ip(), true)).collect()
+    };
+    let slice = |family: &Family| Slice { family: *family, ports: ports.clone(), endpoints: of(family) };
+    service.families.iter().map(slice).collect()
 }
 
 #[cfg(test)]

@@ -8,14 +8,18 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use tokio::task::JoinHandle;
+
 use crate::agent::kubelet::previous_runtimes::{self, RuntimesConfig};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
+use crate::platform::rt;
 use crate::platform::sys::open::open_without_waiting;
 use crate::pod::events::{EventRecorder, EventType};
 use crate::store::upgrade::rules::{UpgradePhase, summary};
 use crate::store::{
-    BadKey, Loaded, Mode, OpenOptions, SealingKey, StoreError, StoreHandle, StoreKey, meta, upgrade,
+    BadKey, FILE_NAME, Loaded, Mode, OpenOptions, SealingKey, StoreError, StoreHandle, StoreKey, meta,
+    upgrade,
 };
 
 /// The systemd credential that holds the key.
@@ -100,15 +104,37 @@ pub struct ObjectTrouble {
     pub lost: Option<String>,
 }
 
-/// Opens the store and reads all of it; with it, what is wrong with the key or the encryption.
-pub(super) async fn open_store(
-    path: &Path,
-    key: StoreKey,
-    clock: &Clock,
-) -> Result<(StoreHandle, Loaded, Option<String>), StoreError> {
+type OpenedStore = (StoreHandle, Loaded, Option<String>);
+
+/// The store while it is opened in a task of its own.
+pub(super) struct OpeningStore {
+    pub(super) path: PathBuf,
+    pub(super) key: StoreKey,
+    opened: JoinHandle<Result<OpenedStore, StoreError>>,
+}
+
+impl OpeningStore {
+    /// Begins to open the store in an existing directory, which this process owns.
+    pub(super) fn begin(root: &Path, key: StoreKey) -> Self {
+        let path = root.join(FILE_NAME);
+        let opened = rt::spawn("open store", open_store(path.clone(), key.clone(), Clock::System));
+        Self { path, key, opened }
+    }
+
+    /// The store and all that was in it; with it, what is wrong with the key or the encryption.
+    pub(super) async fn opened(&mut self) -> Result<OpenedStore, StoreError> {
+        match (&mut self.opened).await {
+            Ok(opened) => opened,
+            // Nothing else aborts it.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+async fn open_store(path: PathBuf, key: StoreKey, clock: Clock) -> Result<OpenedStore, StoreError> {
     let options = OpenOptions { mode: Mode::Threaded, now: clock.now(), key };
-    let (store, mut report) = StoreHandle::open(path, options.clone())?;
-    let (store, loaded) = store.load_or_set_aside(path, options, &mut report).await?;
+    let (store, mut report) = StoreHandle::open(&path, options.clone())?;
+    let (store, loaded) = store.load_or_set_aside(&path, options, &mut report).await?;
     if let Some(damaged) = report.damaged {
         log::error!(keptAs:% = damaged.moved_to.display(), reason = damaged.reason; "Store was damaged and \
              has been moved aside, starting from sources and the runtime");

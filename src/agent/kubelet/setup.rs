@@ -15,7 +15,7 @@ mod sources;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::joined::{self, Joined, JoinedParts};
 use crate::agent::kubelet::node_service::SandboxStreams;
 use crate::agent::kubelet::open_store::{
-    object_trouble, open_store, remember_node, report_upgrade, store_key,
+    OpeningStore, object_trouble, remember_node, report_upgrade, store_key,
 };
 use crate::agent::kubelet::reload;
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::ServingError;
-use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
+use crate::agent::kubelet::setup::process::{acquire_lock, limit_process, make_dir};
 use crate::agent::kubelet::{
     Kubelet, cgroup_root, embedded, managers, node_manager, plugins, resources, services,
 };
@@ -76,11 +76,11 @@ use crate::runtime::chosen::NodeRuntime;
 use crate::runtime::cri::{CriConfig, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
-use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
+use crate::runtime::embedded::runtime::OpenError;
 use crate::runtime::socket::{FoundRuntime, SocketRuntime};
 use crate::serve::accounts::Accounts;
 use crate::serve::server::{self, node::SharedNode};
-use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
+use crate::store::{Loaded, StoreError, StoreHandle};
 
 /// Whole sets are large and rare: one may wait while another is applied.
 const SOURCE_QUEUE: usize = 2;
@@ -186,15 +186,16 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     };
     let image_problems = embedded::ImageProblems::default();
     let watched = Watched { notifier, watchdog, shutdown, ruler, image_problems: Rc::clone(&image_problems) };
+    let root = &resolved.flags.root_dir;
+    make_dir(root, 0o750)?;
     if endpoint == embedded::ENDPOINT {
-        make_dir(&resolved.flags.root_dir, 0o750)?;
         let config = configs::embedded(resolved).map_err(SetupError::PodCidr)?;
-        let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
+        let (runtime, store) = Box::pin(embedded::open(config, root, key)).await?;
         let directory = resolved.flags.images_dir.clone();
         let images = embedded::import_images(directory, &runtime, image_problems).await;
         let socket = cri::serve_beside(resolved, &runtime).await;
         let runtime = NodeRuntime::Embedded(Rc::new(runtime));
-        let finished = Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await;
+        let finished = Box::pin(run_with(resolved, Rc::new(runtime), store, watched)).await;
         for task in socket.into_iter().chain([images]) {
             task.abort();
         }
@@ -213,7 +214,8 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     };
     resolved.found_runtime(is_docker);
     let runtime = NodeRuntime::Socket(Rc::new(runtime));
-    Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
+    let store = OpeningStore::begin(root, key);
+    Box::pin(run_with(resolved, Rc::new(runtime), store, watched)).await
 }
 
 /// Where progress is reported, where the request to stop comes from, and what is wrong with images.
@@ -228,10 +230,10 @@ struct Watched {
 async fn run_with<R: SandboxStreams>(
     resolved: &Resolved,
     runtime: Rc<R>,
-    key: StoreKey,
+    store: OpeningStore,
     watched: Watched,
 ) -> Result<Finished, SetupError> {
-    let mut house = AgentParts::open(resolved, runtime, key).await?;
+    let mut house = AgentParts::open(resolved, runtime, store).await?;
     house.view.set_image_problems(watched.image_problems);
     let _cgroups = cgroup_root::acquire(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
@@ -389,15 +391,18 @@ struct AgentParts<R> {
 
 impl<R: Runtime> AgentParts<R> {
     #[expect(clippy::too_many_lines, reason = "one list of the parts")]
-    async fn open(resolved: &Resolved, runtime: Rc<R>, key: StoreKey) -> Result<Self, SetupError> {
+    async fn open(
+        resolved: &Resolved,
+        runtime: Rc<R>,
+        mut opening: OpeningStore,
+    ) -> Result<Self, SetupError> {
         let clock = Clock::System;
         let root = &resolved.flags.root_dir;
-        make_dir(root, 0o750)?;
         let revisions = Revisions::since(clock.now());
         let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR), revisions.clone()));
         let cluster_objects = Rc::new(LocalObjects::new(PathBuf::new(), revisions.clone()));
-        let path = root.join("agent.db");
-        let opened = open_store(&path, key.clone(), &clock).await;
+        let opened = opening.opened().await;
+        let OpeningStore { path, key, .. } = opening;
         let (store, mut loaded, unsealed) =
             opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
         joined::settle(resolved, &mut loaded, &store).await;
@@ -592,9 +597,4 @@ impl<R: Runtime> AgentParts<R> {
             log::warn!(err:% = error; "Failed to close the store");
         }
     }
-}
-
-fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
-    crate::platform::sys::dir::make_dir(path, mode)
-        .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
 }

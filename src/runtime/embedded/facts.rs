@@ -18,7 +18,8 @@ const MAX_BYTES: u64 = 64 * 1024;
 /// The directory of version 2 among those of a cgroup, all of which exist.
 #[must_use]
 pub(in crate::runtime) fn unified(directories: &[PathBuf]) -> Option<&Path> {
-    directories.iter().find(|directory| directory.join("cgroup.events").exists()).map(PathBuf::as_path)
+    // Beside version 1 it is usually the last one.
+    directories.iter().rev().find(|directory| directory.join("cgroup.events").exists()).map(PathBuf::as_path)
 }
 
 /// What the monitor knows of a container before it starts.

@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use self::bridge::PodLink;
 use self::cni::{CniError, CniPod};
@@ -35,7 +36,7 @@ use self::subnet::{Exhausted, Subnet};
 use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::{DnsConfig, PortMapping};
 use crate::model::types::{PodRef, SandboxId};
-use crate::platform::sys::netlink::nftables::{self, Family};
+use crate::platform::sys::netlink::nftables::{self, Applied, Family};
 use crate::platform::sys::netlink::{NetlinkError, conntrack};
 
 #[cfg(test)]
@@ -148,6 +149,8 @@ pub(in crate::runtime) type Configured = Option<(PathBuf, u64, Option<std::time:
 pub(crate) struct Network {
     config: NetworkConfig,
     records: Records,
+    /// The rules in force.
+    applied: Arc<Applied>,
 }
 
 impl Network {
@@ -155,14 +158,14 @@ impl Network {
     #[must_use]
     pub(crate) fn new(config: NetworkConfig) -> Self {
         let records = Records::new(config.state.clone());
-        Self { config, records }
+        Self { config, records, applied: Arc::default() }
     }
 
     /// The same network, with other ranges for new pods. Pods keep their addresses; the bridge and the rules keep an old
     /// range for as long as a pod is in it.
     #[must_use]
     pub(in crate::runtime) fn with_subnets(&self, subnets: Vec<Subnet>) -> Self {
-        Self { config: NetworkConfig { subnets, ..self.config.clone() }, records: self.records.clone() }
+        Self { config: NetworkConfig { subnets, ..self.config.clone() }, ..self.clone() }
     }
 
     pub(in crate::runtime) fn subnets(&self) -> &[Subnet] {
@@ -300,11 +303,12 @@ impl Network {
         if subnets.is_empty() {
             return Err(NetworkError::NoSubnet);
         }
-        let (others, _) = self.records.all();
-        let record = self.plan(attachment, &subnets, &others)?;
+        let (mut records, _) = self.records.all();
+        let record = self.plan(attachment, &subnets, &records)?;
         faults::step("write the record")?;
         self.records.write(&record)?;
-        match self.connect(&record, &subnets, Path::new(&attachment.netns)) {
+        records.push(record.clone());
+        match self.connect(&record, &records, &subnets, Path::new(&attachment.netns)) {
             Err(stopped @ NetworkError::Stopped(_)) => return Err(stopped),
             Err(error) => {
                 self.undo(&record, None);
@@ -392,15 +396,21 @@ impl Network {
         })
     }
 
-    fn connect(&self, record: &NetworkRecord, subnets: &[Subnet], netns: &Path) -> Result<(), NetworkError> {
+    /// `records` are those of all attached pods, with this one.
+    fn connect(
+        &self,
+        record: &NetworkRecord,
+        records: &[NetworkRecord],
+        subnets: &[Subnet],
+        netns: &Path,
+    ) -> Result<(), NetworkError> {
         faults::step("store the last address")?;
         self.records.set_last(&record.addresses)?;
-        let (records, _) = self.records.all();
-        let bridge = bridge::ensure_bridge(&self.config, &self.ranges(&records))?;
+        let bridge = bridge::ensure_bridge(&self.config, &self.ranges(records))?;
         let addresses = record.addresses.iter().copied().zip(subnets.iter().copied()).collect();
         bridge::plug(bridge, &PodLink { veth: &record.veth, addresses }, netns)?;
         faults::step("create the rules")?;
-        self.apply_rules(&records)?;
+        self.apply_rules(records)?;
         faults::step("flush old connections")?;
         forget_connections(record, |replier| !record.addresses.contains(&replier));
         Ok(())
@@ -444,10 +454,10 @@ impl Network {
         let mut tables = rules::tables(&self.config.bridge, &subnets, records);
         let own = tables.len();
         tables.extend(rules::ipv6_guard(&self.config.bridge, &subnets).filter(|_| bridge::kernel_has_ipv6()));
-        let mut replaced = nftables::replace(&tables);
+        let mut replaced = nftables::replace(&tables, &self.applied);
         if tables.len() > own && replaced.as_ref().is_err_and(NetlinkError::is_unsupported) {
             // A kernel whose nf_tables lacks IPv6. The node's interfaces to pods have no IPv6 either.
-            replaced = nftables::replace(&tables[..own]);
+            replaced = nftables::replace(&tables[..own], &self.applied);
         }
         match replaced {
             Err(error) if error.is_unsupported() => Err(NetworkError::NoRules(error)),

@@ -206,9 +206,19 @@ impl EmbeddedRuntime {
     /// Recovers everything that an earlier agent left, undoes what is half made, and is then ready. Does not
     /// touch what runs.
     pub(crate) async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
+        Box::pin(Self::open_beside(config, clock, Box::new(|| {}))).await
+    }
+
+    /// The same; `claimed` is called as soon as this process owns the directories, to begin other work that needs that.
+    pub(crate) async fn open_beside(
+        config: EmbeddedConfig,
+        clock: Clock,
+        claimed: Box<dyn FnOnce() + '_>,
+    ) -> Result<Self, OpenError> {
         let layout = config.layout.clone();
         rt::blocking("create directories", move || files::make_directories(&layout)).await?;
         let claim = claim::acquire(&config.layout).await?;
+        claimed();
         let (layout, network) = (config.layout.clone(), PodNetwork::new(config.network.clone()));
         let cgroup = config.cgroup.clone();
         let own = config.program == Path::new(OWN_PROGRAM);
@@ -216,9 +226,9 @@ impl EmbeddedRuntime {
             let program = own.then(read_only_program).flatten();
             let path = layout.images();
             let images = ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
-            Ok((images, facts::NodeAbilities::measure(&cgroup), program))
+            Ok((images, facts::NodeAbilities::measure(&cgroup), program, recover::look(&layout)?))
         });
-        let (images, facts, program) = made.await?;
+        let (images, facts, program, remains) = made.await?;
         let shared = Rc::new(RuntimeInner {
             config,
             clock,
@@ -234,7 +244,7 @@ impl EmbeddedRuntime {
             program,
             _claim: claim,
         });
-        recover::recover(&shared).await?;
+        recover::recover(&shared, remains).await;
         Ok(Self { shared })
     }
 

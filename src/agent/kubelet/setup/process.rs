@@ -69,3 +69,9 @@ pub(super) fn limit_process(resolved: &Resolved) {
         Err(error) => log::warn!(err:% = error; "Failed to set open file limit"),
     }
 }
+
+/// Makes one of the agent's own directories.
+pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
+    crate::platform::sys::dir::make_dir(path, mode)
+        .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
+}

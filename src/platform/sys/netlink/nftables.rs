@@ -5,13 +5,17 @@
 pub mod kept;
 
 use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::{CREATE, Message, NetlinkError, netfilter};
+use super::{CREATE, Message, NetlinkAttributes, NetlinkError, Socket, netfilter};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const NEWTABLE: u16 = SUBSYSTEM << 8;
+const GETTABLE: u16 = SUBSYSTEM << 8 | 1;
 const DELTABLE: u16 = SUBSYSTEM << 8 | 2;
 const NEWCHAIN: u16 = SUBSYSTEM << 8 | 3;
 const NEWRULE: u16 = SUBSYSTEM << 8 | 6;
@@ -192,11 +196,19 @@ pub(crate) enum Expression {
     Reset,
 }
 
-/// Replaces tables atomically; other tables are not touched.
+/// What [`replace`] has put into force last: a digest of the tables, and the kernel's number of changes right after; 0 for none.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    content: AtomicU64,
+    generation: AtomicU32,
+}
+
+/// Replaces tables atomically; other tables are not touched. Does nothing when no program has changed any rules since the same
+/// tables were put into force.
 ///
 /// # Errors
 /// The kernel's answer; nothing has changed then.
-pub(crate) fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
+pub(crate) fn replace(tables: &[Table], applied: &Applied) -> Result<(), NetlinkError> {
     let mut batch = vec![begin()];
     for table in tables {
         // An empty one first, so that the deletion always succeeds.
@@ -206,11 +218,46 @@ pub(crate) fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
         add_content(&mut batch, table, &[]);
     }
     batch.push(end());
-    netfilter(|socket| socket.batch("replace nftables table", batch))
+    let mut hasher = DefaultHasher::new();
+    for message in &batch {
+        message.bytes.hash(&mut hasher);
+    }
+    let content = hasher.finish();
+    netfilter(|socket| {
+        let before = generation(socket)?;
+        let is_same = applied.content.load(Relaxed) == content;
+        if is_same && before != 0 && applied.generation.load(Relaxed) == before {
+            return Ok(());
+        }
+        applied.generation.store(0, Relaxed);
+        socket.batch("replace nftables table", batch)?;
+        // Another program may have removed them again already.
+        if generation(socket)? == before.wrapping_add(1) {
+            applied.content.store(content, Relaxed);
+            applied.generation.store(before.wrapping_add(1), Relaxed);
+        }
+        Ok(())
+    })
 }
 
-/// Removes a table; a missing one is no error.
+/// How often rules of this network namespace have changed, as the kernel counts; 0 when it does not say.
+fn generation(socket: &mut Socket) -> Result<u32, NetlinkError> {
+    let mut found = 0;
+    let message = Message::new(GETGEN, 0, &header(0, 0));
+    socket.query("query nf_tables", message, |_, body| {
+        let number = NetlinkAttributes(body.get(4..).unwrap_or_default()).find(1);
+        found = number.and_then(super::number).map_or(found, u32::from_be);
+    })?;
+    Ok(found)
+}
+
+/// Removes a table; a missing one is no error, and is not removed: a change of rules waits for a grace period of RCU.
 pub(crate) fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
+    let question = table_message(GETTABLE, 0, family, name);
+    let found = netfilter(|socket| socket.query("look up nftables table", question, |_, _| {}));
+    if found.is_err_and(|error| error.is_gone()) {
+        return Ok(());
+    }
     let batch = vec![
         begin(),
         table_message(NEWTABLE, CREATE, family, name),
@@ -222,8 +269,7 @@ pub(crate) fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
 
 /// Whether the kernel has nf_tables.
 pub(crate) fn probe() -> Result<(), NetlinkError> {
-    let message = Message::new(GETGEN, 0, &header(0, 0));
-    netfilter(|socket| socket.query("query nf_tables", message, |_, _| {}))
+    netfilter(generation).map(drop)
 }
 
 /// `struct nfgenmsg`.
@@ -400,5 +446,49 @@ fn expression_data(expression: &Expression) -> (&'static str, Data) {
         Expression::Drop => {
             ("immediate", Box::new(|data| data.big(1, 0).nested(2, |it| it.nested(2, |it| it.big(1, 0)))))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::sys::netlink::namespace;
+
+    #[test]
+    fn the_same_rules_are_put_in_force_again_when_others_changed() {
+        let count = || netfilter(generation).unwrap();
+        let table = |name: &str| Table {
+            family: Family::Ipv4,
+            name: name.to_owned(),
+            maps: Vec::new(),
+            chains: vec![Chain {
+                name: "guard",
+                kind: ChainKind::Filter,
+                hook: Hook::Prerouting,
+                priority: 0,
+                rules: vec![vec![Expression::Drop]],
+            }],
+        };
+        let has = |name: &str| {
+            let question = table_message(GETTABLE, 0, Family::Ipv4, name);
+            netfilter(|socket| socket.query("look up", question, |_, _| {})).is_ok()
+        };
+        namespace::inside(&namespace::create().unwrap(), || {
+            let applied = Applied::default();
+            let first = count();
+            delete(Family::Ipv4, "own").unwrap();
+            assert_eq!(count(), first, "there is nothing to remove");
+            for tables in [["own"], ["own"], ["more"], ["more"]] {
+                replace(&tables.map(table), &applied).unwrap();
+            }
+            assert_eq!(count(), first + 2, "twice it was new");
+            delete(Family::Ipv4, "more").unwrap();
+            assert!(!has("more"));
+            replace(&[table("more")], &applied).unwrap();
+            assert!(has("own") && has("more"), "it is back");
+            replace(&[table("own")], &Applied::default()).unwrap();
+            assert_eq!(count(), first + 5, "another process does not know what is in force");
+        })
+        .unwrap();
     }
 }

@@ -23,8 +23,8 @@ const MAX_TABLE: u64 = 1 << 20;
 /// It moves the calling thread without that: cgroup v1 has a file for threads. With cgroup v2 the process was made in its cgroup
 /// where the kernel can (docs/adr/0064).
 pub(in crate::runtime) fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
-    let table = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    for directory in directories.iter().filter(|directory| !is_unified(&table, directory)) {
+    let own = own_unified(&std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
+    for directory in directories.iter().filter(|directory| !own.contains(directory)) {
         let open = |name| File::options().write(true).open(directory.join(name));
         let file = open("tasks").or_else(|_| open("cgroup.procs"));
         // 0 stands for the writer.
@@ -33,14 +33,12 @@ pub(in crate::runtime) fn enter(directories: &[PathBuf]) -> Result<(), InitError
     Ok(())
 }
 
-/// Whether a directory is the one of version 2 in a process's table of cgroups.
-fn is_unified(table: &str, directory: &Path) -> bool {
-    let own = memberships(table).into_iter().find(|one| one.controllers.is_empty());
-    let Some(own) = own.as_ref().and_then(|own| own.path.strip_prefix("/").ok()) else { return false };
+/// The directory of version 2 in a process's table of cgroups, at both places where it may be mounted.
+fn own_unified(table: &str) -> Vec<PathBuf> {
+    let own = table.lines().find_map(|line| line.strip_prefix("0::")).map(|path| clean(Path::new(path)));
+    let Some(own) = own.as_ref().and_then(|own| own.strip_prefix("/").ok()) else { return Vec::new() };
     // Beside version 1 it is mounted below.
-    [Path::new(MOUNT_POINT), &Path::new(MOUNT_POINT).join("unified")]
-        .iter()
-        .any(|mount| directory.strip_prefix(mount) == Ok(own))
+    ["", "unified"].map(|mount| Path::new(MOUNT_POINT).join(mount).join(own)).into()
 }
 
 /// A hierarchy and where this process is in it.
@@ -142,9 +140,9 @@ mod tests {
             ("/sys/fs/cgroup/unified/pods", false),
             ("/pods/b", false),
         ] {
-            assert_eq!(is_unified(table, Path::new(path)), expected, "{path}");
+            assert_eq!(own_unified(table).contains(&PathBuf::from(path)), expected, "{path}");
         }
-        assert!(!is_unified("1:cpu:/a\n", Path::new("/sys/fs/cgroup/a")));
+        assert!(own_unified("1:cpu:/a\n").is_empty());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Owns their names. `cgroup::container` makes changes.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use super::Failure;
@@ -36,13 +37,26 @@ pub(super) fn choose(config: &CgroupConfig, record: &mut SandboxRecord) {
     }
 }
 
+/// The cgroup of a sandbox's monitor: the one above it, and its name. With version 1 it is the sandbox's, which saves a directory
+/// in each of a dozen hierarchies, unless systemd made that; with version 2 a cgroup whose children have controllers holds no
+/// processes.
+fn monitors_place<'a>(config: &CgroupConfig, record: &'a SandboxRecord) -> (&'a str, Cow<'a, str>) {
+    match record.cgroup.rsplit_once('/') {
+        Some((above, name)) if !config.v2 && config.driver == CgroupDriver::Cgroupfs && !name.is_empty() => {
+            (above, name.into())
+        }
+        _ => (&record.cgroup, monitor_name(&record.id).into()),
+    }
+}
+
 /// Makes the cgroup that the sandbox's monitor enters as its first step. The path of its parent has to be in the stored record
 /// before. Does nothing with the systemd driver, which needs the process first.
 pub(super) fn prepare(config: &CgroupConfig, record: &mut SandboxRecord) -> Result<Vec<Skipped>, Failure> {
     if record.cgroup.is_empty() {
         return Ok(Vec::new());
     }
-    let leaf = container::make_leaf(config, &record.cgroup, &monitor_name(&record.id))
+    let (above, name) = monitors_place(config, record);
+    let leaf = container::make_leaf(config, above, &name)
         .map_err(|error| Failure::because("failed to create the cgroup of the pod's monitor", &error))?;
     record.cgroups = leaf.dirs;
     Ok(leaf.skipped)
@@ -106,7 +120,7 @@ pub(super) fn remove_sandbox(config: &CgroupConfig, record: &SandboxRecord) -> R
     if record.cgroup.ends_with(&scope_name(&record.id)) {
         first(container::remove_scope(config, &record.cgroup))?;
     } else if record.cgroup == own_parent(&record.id) {
-        first(crate::platform::cgroup::remove(config, &record.cgroup))?;
+        clear(&container::find(config, NOBODYS, record.id.as_str()).unwrap_or_default())?;
     }
     Ok(())
 }
@@ -124,5 +138,38 @@ fn first(errors: Vec<CgroupError>) -> Result<(), Failure> {
     match errors.into_iter().next() {
         None => Ok(()),
         Some(error) => Err(Failure::because("failed to remove cgroup", &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::testing::TempDir;
+
+    #[test]
+    fn monitor_of_version_1_is_in_its_sandboxes_cgroup() {
+        let tree = TempDir::new();
+        std::fs::create_dir_all(tree.join("pids/pods/a")).unwrap();
+        std::fs::write(tree.join("pids/cgroup.procs"), "").unwrap();
+        std::fs::write(tree.join("cgroup.controllers"), "pids").unwrap();
+        let config = |v2, driver| CgroupConfig { mount: tree.0.clone(), v2, driver };
+        let place = |config: CgroupConfig, parent: &str| {
+            let id = SandboxId::from("0123456789abcdef");
+            let mut record = SandboxRecord { id, ..SandboxRecord::default() };
+            record.config.cgroup_parent = parent.to_owned();
+            choose(&config, &mut record);
+            prepare(&config, &mut record).unwrap();
+            assert!(record.cgroups.iter().all(|directory| directory.is_dir()));
+            remove_sandbox(&config, &record).unwrap();
+            let left = record.cgroups.iter().all(|directory| directory.is_dir());
+            let relative = |path: &PathBuf| path.strip_prefix(&tree.0).unwrap().display().to_string();
+            (record.cgroups.iter().map(relative).collect::<Vec<_>>(), left)
+        };
+        let v1 = |parent| place(config(false, CgroupDriver::Cgroupfs), parent);
+        assert_eq!(v1("/pods/a"), (vec!["pids/pods/a".to_owned()], true), "the pod's is not the sandbox's");
+        assert_eq!(v1("/b"), (vec!["pids/b".to_owned()], true));
+        assert_eq!(v1(""), (vec!["pids/agent-cri/0123456789abcdef".to_owned()], false));
+        let v2 = place(config(true, CgroupDriver::Cgroupfs), "/pods/a");
+        assert_eq!(v2, (vec!["pods/a/monitor-0123456789ab".to_owned()], false));
     }
 }

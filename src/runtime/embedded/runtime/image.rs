@@ -4,6 +4,8 @@
 
 use std::rc::Rc;
 
+use tokio::sync::oneshot;
+
 use super::super::images::{Image, ImageError};
 use super::super::registry::{self, Progress, PullErrorKind, PullRequest};
 use super::{Failure, RuntimeInner};
@@ -54,7 +56,13 @@ pub(super) async fn remove(
         return Err(Failure::refused(format!("image {id} is in use by a container")));
     }
     let (images, id) = (shared.images.clone(), id.to_owned());
-    match rt::blocking("remove image", move || images.remove(&id)).await {
+    // Not in the pool, where pods wait for their turn: a disk that discards blocks takes milliseconds for a file.
+    let (answer, answered) = oneshot::channel();
+    rt::spawn_thread("remove image", move || drop(answer.send(images.remove(&id))))
+        .map_err(|error| Failure::because("remove image", &error))?;
+    let removed =
+        answered.await.map_err(|_| Failure::refused("the thread that removes an image has stopped"))?;
+    match removed {
         Ok(pruned) => Ok(Some(pruned.bytes)),
         Err(ImageError::NotFound(_)) => Ok(None),
         Err(error) => Err(Failure::because("remove image", &error)),

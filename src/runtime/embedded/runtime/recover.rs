@@ -37,17 +37,27 @@ struct FoundContainer {
     phase: ContainerPhase,
 }
 
+/// What an earlier agent left, as it was found.
+pub(super) struct Remains {
+    sandboxes: Vec<RecoveredSandbox>,
+    /// The directory's name and the process.
+    monitors: Vec<(String, Process)>,
+}
+
+/// Reads all records, and looks for monitors. Blocks.
+pub(super) fn look(layout: &Layout) -> Result<Remains, OpenError> {
+    let sandboxes = scan(layout)?;
+    Ok(Remains { sandboxes, monitors: processes::monitors_below(&layout.sandboxes()) })
+}
+
 /// Recovers all sandboxes and containers.
-pub(super) async fn recover(shared: &Rc<RuntimeInner>) -> Result<(), OpenError> {
-    let layout = shared.config.layout.clone();
-    let found = rt::blocking("read records", move || scan(&layout)).await?;
-    let mut found = found;
-    assign_monitors(shared, &mut found).await;
+pub(super) async fn recover(shared: &Rc<RuntimeInner>, remains: Remains) {
+    let Remains { sandboxes: mut found, monitors } = remains;
+    assign_monitors(monitors, &mut found);
     for found in found {
         recover_sandbox(shared, found).await;
     }
     remove_unrecorded(shared).await;
-    Ok(())
 }
 
 fn scan(layout: &Layout) -> Result<Vec<RecoveredSandbox>, OpenError> {
@@ -103,9 +113,7 @@ fn scan_containers(dir: &SandboxDir) -> Vec<FoundContainer> {
 
 /// Finds monitors that have not written their process id yet, and kills those whose directory no longer
 /// exists.
-async fn assign_monitors(shared: &RuntimeInner, found: &mut [RecoveredSandbox]) {
-    let sandboxes = shared.config.layout.sandboxes();
-    let running = rt::blocking("find monitors", move || processes::monitors_below(&sandboxes)).await;
+fn assign_monitors(running: Vec<(String, Process)>, found: &mut [RecoveredSandbox]) {
     for (name, process) in running {
         if let Some(found) = found.iter_mut().find(|found| found.id.as_str() == name) {
             found.monitor.get_or_insert(process);
