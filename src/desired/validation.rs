@@ -8,7 +8,6 @@
 
 mod claim;
 mod container;
-pub(in crate::desired) mod disk;
 mod env;
 mod object;
 mod probe;
