@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::model::types::Timestamp;
-use crate::platform::sys::timer::{ClockTimer, clock_is_synchronized};
+use crate::platform::sys::timer::{ClockTimer, clock_is_synchronized, uptime};
 
 /// Wall-clock time, for all code that needs "now".
 #[derive(Clone, Debug)]
@@ -113,10 +113,6 @@ impl Clock {
             Self::Manual { start, origin, .. } => start.get().saturating_add(origin.elapsed()),
         }
     }
-}
-
-fn uptime() -> Option<Duration> {
-    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok().map(Duration::from)
 }
 
 #[cfg(test)]

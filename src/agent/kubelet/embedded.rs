@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::agent::kubelet::open_store::OpeningStore;
-use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::runtime::embedded::images::watch::{Broken, watch_images};
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
-use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OpenError};
+use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::serve::server::report::ProblemReport;
-use crate::store::StoreKey;
 
 /// How long pods wait for the archives that exist at the start.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
@@ -25,18 +22,6 @@ pub(super) type ImageProblems = Rc<RefCell<Vec<ProblemReport>>>;
 
 /// The value of `containerRuntimeEndpoint` for this runtime.
 pub(super) const ENDPOINT: &str = "embedded";
-
-/// Opens the runtime, and the store beside that: neither waits for the other.
-pub(super) async fn open(
-    config: EmbeddedConfig,
-    root: &Path,
-    key: StoreKey,
-) -> Result<(EmbeddedRuntime, OpeningStore), OpenError> {
-    let mut store = None;
-    let claimed = Box::new(|| store = Some(OpeningStore::begin(root, key)));
-    let runtime = EmbeddedRuntime::open_beside(config, Clock::System, claimed).await?;
-    Ok((runtime, store.expect("begun when the directories were claimed")))
-}
 
 /// Imports the archives of a directory and keeps importing new ones; `broken` has those that cannot be
 /// imported. Returns once those already present are imported, so that pods with `imagePullPolicy: Never` find

@@ -16,6 +16,7 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::open::open_without_waiting;
 use crate::pod::events::{EventRecorder, EventType};
+use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OpenError};
 use crate::store::upgrade::rules::{UpgradePhase, summary};
 use crate::store::{
     BadKey, FILE_NAME, Loaded, Mode, OpenOptions, SealingKey, StoreError, StoreHandle, StoreKey, meta,
@@ -129,6 +130,18 @@ impl OpeningStore {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
+}
+
+/// Opens the runtime, and the store beside that: neither waits for the other.
+pub(super) async fn open_with_runtime(
+    config: EmbeddedConfig,
+    root: &Path,
+    key: StoreKey,
+) -> Result<(EmbeddedRuntime, OpeningStore), OpenError> {
+    let mut store = None;
+    let claimed = Box::new(|| store = Some(OpeningStore::begin(root, key)));
+    let runtime = Box::pin(EmbeddedRuntime::open_beside(config, Clock::System, claimed)).await?;
+    Ok((runtime, store.expect("begun when the directories were claimed")))
 }
 
 async fn open_store(path: PathBuf, key: StoreKey, clock: Clock) -> Result<OpenedStore, StoreError> {

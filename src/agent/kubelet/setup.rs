@@ -27,7 +27,7 @@ use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::joined::{self, Joined, JoinedParts};
 use crate::agent::kubelet::node_service::SandboxStreams;
 use crate::agent::kubelet::open_store::{
-    OpeningStore, object_trouble, remember_node, report_upgrade, store_key,
+    OpeningStore, object_trouble, open_with_runtime, remember_node, report_upgrade, store_key,
 };
 use crate::agent::kubelet::reload;
 use crate::agent::kubelet::report::{Identity, LoopView};
@@ -190,7 +190,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     make_dir(root, 0o750)?;
     if endpoint == embedded::ENDPOINT {
         let config = configs::embedded(resolved).map_err(SetupError::PodCidr)?;
-        let (runtime, store) = Box::pin(embedded::open(config, root, key)).await?;
+        let (runtime, store) = open_with_runtime(config, root, key).await?;
         let directory = resolved.flags.images_dir.clone();
         let images = embedded::import_images(directory, &runtime, image_problems).await;
         let socket = cri::serve_beside(resolved, &runtime).await;

@@ -59,6 +59,11 @@ pub(crate) fn clock_is_synchronized() -> bool {
     result >= 0 && result != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0
 }
 
+/// How long the machine has been up, its sleep included. Without a file to read: it is asked at each status of a pod.
+pub(crate) fn uptime() -> Option<Duration> {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).ok().map(Duration::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -206,7 +206,7 @@ impl EmbeddedRuntime {
     /// Recovers everything that an earlier agent left, undoes what is half made, and is then ready. Does not
     /// touch what runs.
     pub(crate) async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
-        Self::open_beside(config, clock, Box::new(|| {})).await
+        Box::pin(Self::open_beside(config, clock, Box::new(|| {}))).await
     }
 
     /// The same; `claimed` is called as soon as this process owns the directories, to begin other work that needs that.

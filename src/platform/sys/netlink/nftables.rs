@@ -219,7 +219,9 @@ pub(crate) fn replace(tables: &[Table], applied: &Applied) -> Result<(), Netlink
     }
     batch.push(end());
     let mut hasher = DefaultHasher::new();
-    batch.iter().for_each(|message| message.bytes.hash(&mut hasher));
+    for message in &batch {
+        message.bytes.hash(&mut hasher);
+    }
     let content = hasher.finish();
     netfilter(|socket| {
         let before = generation(socket)?;
