@@ -351,15 +351,13 @@ impl Ledger {
                 let more = take(&self.topology, options, &self.available().minus(&good), missing);
                 entry.cpus = more.map_or(online, |more| good.or(&more));
                 if entry.cpus != before {
-                    let message = match entry.cpus.len() {
-                        0 => format!(
-                            "CPUs {before} are not available any more; the container runs on shared CPUs"
-                        ),
-                        _ => format!(
-                            "CPUs {before} are not available any more; the container has {} now",
-                            entry.cpus
-                        ),
+                    let gone = before.minus(&good);
+                    let now = match entry.cpus.len() {
+                        0 => "shared CPUs".to_owned(),
+                        _ => format!("CPUs {}", entry.cpus),
                     };
+                    let message =
+                        format!("CPUs {gone} are not available any more; the container runs on {now}");
                     changes.push(CpuChange {
                         pod: entry.pod.clone(),
                         container: entry.container.clone(),

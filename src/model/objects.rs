@@ -239,7 +239,7 @@ impl fmt::Debug for ObjectContent {
 pub struct ClaimSpec {
     /// `ReadWriteOncePod` is honoured; the others are recorded, since there is only one node.
     pub access_modes: Vec<String>,
-    /// `resources.requests.storage`: recorded and shown, not enforced.
+    /// `resources.requests.storage`: enforced where the file system has project quotas.
     pub storage: Quantity,
     pub storage_class: Option<String>,
     /// The PersistentVolume that it names; empty when it names none, or its own directory.
@@ -298,7 +298,13 @@ pub struct ClaimedVolume {
 pub enum ClaimedSource {
     /// A directory that the agent manages for a claim of this node: created at first use, never removed by
     /// it.
-    Directory { path: String },
+    Directory {
+        path: String,
+        /// The size of the claim, which is the limit of the directory where its file system has project quotas.
+        bytes: u64,
+        /// Of the claim.
+        uid: String,
+    },
     /// `spec.local`: a directory of this node; it must exist.
     Local { path: String },
     /// `spec.hostPath`: a directory of this node; created when it is missing.
@@ -308,6 +314,12 @@ pub enum ClaimedSource {
         /// Host name or address.
         server: String,
         path: String,
+    },
+    /// `spec.iscsi` or `spec.fc`.
+    Disk {
+        /// Which of [`volumes::DISKS`].
+        kind: &'static str,
+        source: Value,
     },
     /// `spec.csi`, of a volume with a file system.
     Csi {

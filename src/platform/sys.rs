@@ -32,6 +32,7 @@ pub mod node;
 pub mod open;
 pub mod own_program;
 pub mod packets;
+pub(crate) mod project_quota;
 pub mod raw_mode;
 pub mod reactor;
 pub mod seccomp;

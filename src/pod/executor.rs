@@ -163,6 +163,7 @@ impl<R: Runtime> Executor<R> {
         config: ExecutorConfig,
     ) -> Self {
         let volumes = Rc::new(Volumes::new(config.volumes.clone(), Rc::clone(&config.objects), clock));
+        volumes.set_events(events.clone());
         let users = UserNamespaces::new(config.volumes.pods_dir.clone(), config.user_ids);
         let hooks = Rc::new(HookRunner::new(Rc::clone(&runtime), events.clone()));
         Self {

@@ -8,6 +8,7 @@ pub mod rules;
 
 mod atomic_writer;
 mod claim;
+mod disks;
 mod empty_dir;
 mod ephemeral;
 mod host_path;
@@ -15,6 +16,7 @@ mod nfs;
 mod orphans;
 mod ownership;
 mod propagation;
+pub(crate) mod quota;
 mod remote;
 mod rendered;
 mod sub_path;
@@ -44,6 +46,7 @@ use crate::pod::volume::rules::{MediumError, check_use, claim_of, empty_dir_medi
 
 use claim::{BeingGiven, FsGroup, LocalVolume};
 use csi::{CsiVolume, CsiVolumes};
+use disks::NetworkDisks;
 use nfs::Export;
 use orphans::Guard;
 use ownership::Policy;
@@ -80,7 +83,7 @@ pub(super) type MountedVolumes = BTreeMap<String, MountedVolume>;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VolumeError {
     #[error(
-        "MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched: this node does not mount volumes of this kind, iscsi and fc included; mount the disk on the host and use hostPath, or use a CSI driver"
+        "MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched: this node does not mount volumes of this kind; mount it on the host and use hostPath, or use a CSI driver"
     )]
     UnsupportedKind {
         /// Its name in the pod.
@@ -206,6 +209,8 @@ pub(crate) struct Volumes {
     remote_jobs: RemoteJobs,
     guard: Guard,
     claims_in_use: BeingGiven,
+    limits: quota::Limits,
+    disks: Rc<NetworkDisks>,
     /// `None`: the node has just started.
     csi: RefCell<Option<Rc<dyn CsiVolumes>>>,
 }
@@ -214,14 +219,17 @@ impl Volumes {
     /// Volumes below `config.pods_dir`, with content from `objects`.
     #[must_use]
     pub(crate) fn new(config: VolumeConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Self {
+        let remote_jobs = RemoteJobs::default();
         Self {
+            disks: NetworkDisks::new(&config.pods_dir, &remote_jobs),
             config,
             objects,
             clock,
             refreshed: Refreshed::default(),
-            remote_jobs: RemoteJobs::default(),
+            remote_jobs,
             guard: Guard::default(),
             claims_in_use: BeingGiven::default(),
+            limits: quota::Limits::default(),
             csi: RefCell::default(),
         }
     }
@@ -282,7 +290,7 @@ impl Volumes {
         }
         if let Some((claim, read_only)) = claim_of(pod, volume) {
             let found = self.claimed_volume(pod, name, &claim)?;
-            return self.ensure_claim(pod, pod_dir, name, found, read_only).await;
+            return self.ensure_claim(pod, pod_dir, name, found, (claim, read_only)).await;
         }
         if let Some(source) = &volume.nfs {
             return nfs::ensure(&self.remote_jobs, pod_dir, name, name, inline_export(source)).await;
@@ -291,6 +299,12 @@ impl Volumes {
             let read_only = source["readOnly"] == true;
             let wanted = csi_volume(pod, pod_dir, name, (**source).clone(), None, read_only);
             return csi::ensure(self.csi(), wanted, fs_group(pod)).await;
+        }
+        for (kind, source) in [("iscsi", &volume.iscsi), ("fc", &volume.fc)] {
+            if let Some(source) = source {
+                let (source, read_only) = ((**source).clone(), source["readOnly"] == true);
+                return self.ensure_disk(pod, pod_dir, name, (kind, source), None, read_only).await;
+            }
         }
         if let Some(source) = &volume.image {
             let user_specified_image = source.reference.clone();
@@ -378,7 +392,7 @@ impl Volumes {
         pod_dir: &Path,
         name: &str,
         volume: ClaimedVolume,
-        read_only: bool,
+        (claim, read_only): (String, bool),
     ) -> Result<MountedVolume, VolumeError> {
         let read_only = read_only || volume.read_only;
         let mounted = match volume.source {
@@ -387,10 +401,11 @@ impl Volumes {
                 self.run_with_timeout(pod_dir, name, move || claim::ensure_host_path(&owned_name, &path))
                     .await?
             }
-            ClaimedSource::Directory { path } => {
+            ClaimedSource::Directory { ref path, .. } => {
                 let (path, group) = (PathBuf::from(path), fs_group(pod).filter(|_| !read_only));
                 claim::ensure_directory(name, &path).await?;
                 self.guard.note_claim(&path);
+                self.limit_claim(pod, claim, &volume, Some(pod_dir)).await;
                 let wanted = LocalVolume {
                     name,
                     volume: &volume.name,
@@ -415,6 +430,10 @@ impl Volumes {
                 let source = source.clone();
                 let wanted = csi_volume(pod, pod_dir, name, source, Some(volume), read_only);
                 csi::ensure(self.csi(), wanted, fs_group(pod)).await?
+            }
+            ClaimedSource::Disk { kind, ref source } => {
+                let source = (kind, source.clone());
+                self.ensure_disk(pod, pod_dir, name, source, Some(volume), read_only).await?
             }
             ClaimedSource::Nfs { server, path } => {
                 let export = Export { server, path, read_only, options: volume.mount_options };
@@ -454,14 +473,21 @@ impl Volumes {
     /// What prevents the removal. Repeat later.
     pub(crate) async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.refreshed.forget(uid);
+        self.limits.forget(uid);
         let pod_dir = pod_dir(&self.config, uid);
-        csi::tear_down(self.csi(), &pod_dir).await?;
+        self.unmount_attached(&pod_dir).await?;
         let removed = rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await;
         if removed.is_ok() {
             self.guard.release(uid);
         }
         self.clean_unclaimed().await;
         removed
+    }
+
+    /// What others than the agent have attached.
+    async fn unmount_attached(&self, pod_dir: &Path) -> Result<(), VolumeError> {
+        self.release_disks(pod_dir).await?;
+        csi::tear_down(self.csi(), pod_dir).await
     }
 }
 

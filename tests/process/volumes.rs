@@ -66,3 +66,66 @@ fn a_provisioner_is_asked_and_its_volume_is_bound() {
     phase(&volume, "Released");
     served.node.agent.assert_alive();
 }
+
+#[test]
+fn a_claim_grows_as_its_class_and_its_volume_allow() {
+    let mut served = Served::new();
+    let classes = [("fixed", "agent.edge/directory", false), ("wide", "agent.edge/directory", true)];
+    for (name, provisioner, allows) in [&classes[..], &[("disk", "disk.example.com", true)]].concat() {
+        served.create(
+            "/apis/storage.k8s.io/v1/storageclasses",
+            &json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
+                "provisioner": provisioner, "allowVolumeExpansion": allows}),
+        );
+    }
+    for (name, class) in [
+        ("plain", Value::Null),
+        ("unknown", json!("local-path")),
+        ("fixed", json!("fixed")),
+        ("wide", json!("wide")),
+        ("waits", json!("disk")),
+    ] {
+        served.create(
+            CLAIMS,
+            &json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": {
+                "storageClassName": class, "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}}}}),
+        );
+    }
+    let resize = |name: &str, size: &str| {
+        let patch = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+        let answer = served.ask("PATCH", &format!("{CLAIMS}/{name}"), "application/merge-patch+json", &patch);
+        (answer.0, answer.1["status"]["capacity"]["storage"].clone(), answer.1["message"].to_string())
+    };
+    for name in ["plain", "unknown", "wide"] {
+        let (code, capacity, message) = resize(name, "2Gi");
+        assert_eq!((code, capacity), (200, json!("2Gi")), "{name}: {message}");
+    }
+    let (code, _, message) = resize("plain", "1Gi");
+    assert_eq!(code, 422);
+    assert!(message.contains("storage: Forbidden: field can not be less than status.capacity"), "{message}");
+    let dynamic = "only dynamically provisioned pvc can be resized";
+    for (name, why) in [("fixed", dynamic), ("waits", "Only bound persistent volume claims can be expanded")]
+    {
+        let (code, _, message) = resize(name, "2Gi");
+        assert_eq!(code, 403, "{message}");
+        assert!(message.contains(why), "{name}: {message}");
+        assert_eq!(resize(name, "1Gi").0, 200, "nothing changes");
+    }
+    served.create(
+        VOLUMES,
+        &json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {
+            "storageClassName": "disk", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+            "claimRef": {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "waits"},
+            "hostPath": {"path": "/srv/pv"}}}),
+    );
+    let one = format!("{CLAIMS}/waits");
+    wait_for("Bound", PATIENCE, || match served.get(&one).1 {
+        found if found["status"]["phase"] == "Bound" => Ok(()),
+        other => Err(other.to_string()),
+    });
+    let patch = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    let (code, answer) = served.ask("PATCH", &one, "application/merge-patch+json", &patch);
+    assert!(code == 403 && answer["message"].to_string().contains(dynamic), "{answer}");
+    served.node.agent.assert_alive();
+}

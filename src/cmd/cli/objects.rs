@@ -5,12 +5,14 @@
 use crate::model::ordered::Sortable as _;
 use serde_json::Value;
 use std::fmt::Write;
+use std::path::Path;
 
 use super::args::CliOptions;
 use super::table::printable;
 use super::tabs::Tabbed;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, claims, offline, print};
 use crate::model::objects::ObjectKind;
+use crate::pod::volume::quota;
 use crate::serve::localapi::printers::access_modes;
 use crate::serve::localapi::resource::{Resource, Store};
 use crate::serve::server::AgentReport;
@@ -122,6 +124,9 @@ fn page(
             field("Access Modes", &access_modes(object));
             field("VolumeMode", text(object, "/spec/volumeMode"));
             field("Directory", &report.directory);
+            if !report.directory.is_empty() {
+                field("Limit", &quota::shown(Path::new(&report.directory)));
+            }
             let users = users(object, pods);
             field("Used By", if users.is_empty() { "<none>" } else { &users });
         }

@@ -22,6 +22,7 @@ use crate::model::objects::{ObjectKey, ObjectKind, SNAPSHOTS_DIR, VOLUMES_DIR};
 use crate::platform::logging::chain;
 use crate::platform::sys::dir::{Handle, Mounts, exchange};
 use crate::platform::sys::layer;
+use crate::pod::volume::quota;
 use crate::serve::server::AgentReport;
 use crate::serve::server::report::ObjectDetail;
 
@@ -210,8 +211,12 @@ fn replace(from: &Path, to: &Path) -> io::Result<Size> {
     }
     remove(&partial)?;
     let size = copy_tree(from, &partial)?;
+    let is_there = to.symlink_metadata().is_ok();
+    if is_there {
+        quota::share(to, &partial)?;
+    }
     layer::LayerDir::open(&partial)?.sync_file_system()?;
-    if to.symlink_metadata().is_ok() {
+    if is_there {
         exchange(&partial, to)?;
         remove(&partial)?;
     } else {

@@ -202,7 +202,7 @@ fn a_changed_machine_keeps_what_fits_and_moves_the_rest() {
     assert!(messages.is_empty());
     let (board, messages) = restored(ledger(4, 1, 1, "0"), &[entry("p", "4-5")]);
     assert_eq!(cpus(&board, "p", "a"), "1-2");
-    assert_eq!(messages, ["CPUs 4-5 are not available any more; the container has 1-2 now"]);
+    assert_eq!(messages, ["CPUs 4-5 are not available any more; the container runs on CPUs 1-2"]);
     let (board, messages) = restored(ledger(4, 1, 1, "0-1"), &[entry("p", "1")]);
     assert_eq!((cpus(&board, "p", "a"), messages.len()), ("2".to_owned(), 1), "reserved now");
     let (board, messages) = restored(ledger(2, 1, 1, "0"), &[entry("p", "1"), entry("q", "3")]);

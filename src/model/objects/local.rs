@@ -261,7 +261,7 @@ impl ObjectLookup for LocalObjects {
         let path = claim.claim_directory(&self.volumes_dir).to_string_lossy().into_owned();
         Some(ClaimedVolume {
             name: wire::volume_name(&claim.key),
-            source: ClaimedSource::Directory { path },
+            source: ClaimedSource::Directory { path, bytes: size_of(&claim.content), uid: claim.uid.clone() },
             mount_options: Vec::new(),
             supplemental_group: None,
             read_only: false,
@@ -317,6 +317,14 @@ impl ObjectLookup for LocalObjects {
 
     fn of(&self, _realm: Realm) -> &dyn ObjectLookup {
         self
+    }
+}
+
+/// How much a claim asks for.
+fn size_of(claim: &ObjectContent) -> u64 {
+    match claim {
+        ObjectContent::Claim(claim) => u64::try_from(claim.storage.value()).unwrap_or_default(),
+        _ => 0,
     }
 }
 

@@ -291,10 +291,11 @@ fn put_claim(value: &mut Value, key: &ObjectKey, claim: &ClaimSpec) {
 /// The volume of a claim of the cluster, in the form of a PersistentVolume's spec.
 fn volume_value(volume: &ClaimedVolume) -> Value {
     let source = match &volume.source {
-        ClaimedSource::Directory { path } => json!({"directory": {"path": path}}),
+        ClaimedSource::Directory { path, .. } => json!({"directory": {"path": path}}),
         ClaimedSource::Local { path } => json!({"local": {"path": path}}),
         ClaimedSource::HostPath { path } => json!({"hostPath": {"path": path}}),
         ClaimedSource::Nfs { server, path } => json!({"nfs": {"server": server, "path": path}}),
+        ClaimedSource::Disk { kind, source } => json!({*kind: source}),
         ClaimedSource::Csi { source, access_modes } => {
             json!({"csi": {"source": source, "accessModes": access_modes}})
         }
@@ -322,8 +323,10 @@ fn claimed_volume(value: &Value) -> Option<ClaimedVolume> {
             source: source["source"].clone(),
             access_modes: texts(&source["accessModes"]),
         },
+        "iscsi" => ClaimedSource::Disk { kind: "iscsi", source: source.clone() },
+        "fc" => ClaimedSource::Disk { kind: "fc", source: source.clone() },
         _ if path.is_empty() => return None,
-        "directory" => ClaimedSource::Directory { path },
+        "directory" => ClaimedSource::Directory { path, bytes: 0, uid: String::new() },
         "local" => ClaimedSource::Local { path },
         "hostPath" => ClaimedSource::HostPath { path },
         "nfs" => ClaimedSource::Nfs { server: source["server"].as_str()?.to_owned(), path },
@@ -453,7 +456,9 @@ mod tests {
             ClaimedSource::HostPath { path: path() },
             ClaimedSource::Local { path: path() },
             ClaimedSource::Nfs { server: "nas".to_owned(), path: path() },
-            ClaimedSource::Directory { path: path() },
+            ClaimedSource::Directory { path: path(), bytes: 0, uid: String::new() },
+            ClaimedSource::Disk { kind: "iscsi", source: json!({"iqn": "i", "lun": 1}) },
+            ClaimedSource::Disk { kind: "fc", source: json!({"wwids": ["3"]}) },
         ] {
             let mut object = read(ObjectKind::PersistentVolumeClaim, wire.clone());
             let ObjectContent::Claim(claim) = &mut object.content else { panic!("{object:?}") };

@@ -30,7 +30,11 @@ impl ObjectLookup for NoObjects {
             std::env::temp_dir().join(format!("edge-agent-stats-{}/claims/{name}", std::process::id()));
         Some(crate::model::objects::ClaimedVolume {
             name: format!("pv-{name}"),
-            source: crate::model::objects::ClaimedSource::Directory { path: path.display().to_string() },
+            source: crate::model::objects::ClaimedSource::Directory {
+                path: path.display().to_string(),
+                bytes: 0,
+                uid: String::new(),
+            },
             mount_options: Vec::new(),
             supplemental_group: None,
             read_only: false,

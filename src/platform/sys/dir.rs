@@ -148,6 +148,11 @@ impl Handle {
         Ok(std::fs::read_dir(self.proc_path())?.map(|entry| Ok(entry?.file_name())))
     }
 
+    /// Opens what this points at for reading.
+    pub(crate) fn reopen(&self) -> io::Result<std::fs::File> {
+        std::fs::File::open(self.proc_path())
+    }
+
     /// Points at the entry `name` of this directory, also if it is a link.
     pub(crate) fn entry(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{MountedVolume, VolumeError, make_dir, ownership, plugin_dir, set_up_error};
+use crate::model::objects::ClaimedVolume;
 use crate::platform::rt;
 use crate::platform::sys::mount;
 
@@ -72,6 +73,14 @@ pub(super) struct LocalVolume<'a> {
     pub(super) source: &'a Path,
     pub(super) fs_group: Option<FsGroup>,
     pub(super) single_pod: bool,
+}
+
+/// No pod uses the volume.
+pub(super) async fn is_unused(pod_dir: &Path, volume: &ClaimedVolume, source: &Path) -> bool {
+    let (name, from) = (volume.name.clone(), source.to_owned());
+    let target = plugin_dir(pod_dir, PLUGIN).join(&name);
+    let found = rt::blocking("stat local volume", move || find_use(&name, &from, &target)).await;
+    matches!(found, Ok(Use::Unused))
 }
 
 /// Binds a local volume into the pod's directory. Its files get the pod's group when no other pod uses it. A

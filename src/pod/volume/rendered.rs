@@ -66,12 +66,14 @@ impl Volumes {
         rt::blocking("set up volume", move || rendering.ensure(&pod_dir)).await
     }
 
-    /// Updates the volumes that are rendered from objects and from the pod's metadata, if they are set up.
+    /// Updates the volumes that are rendered from objects and from the pod's metadata, if they are set up, and the
+    /// sizes of claims.
     /// Cheap when nothing has changed.
     ///
     /// # Errors
     /// The first volume that fails; it keeps its content, and the others are updated.
     pub(crate) async fn refresh(&self, pod: &Pod) -> Result<(), VolumeError> {
+        self.refresh_limits(pod).await;
         let of_csi = self.refresh_csi(pod).await;
         self.refresh_rendered(pod).await.and(of_csi)
     }

@@ -9,6 +9,7 @@ mod change;
 mod custom;
 mod delete;
 mod event;
+mod expansion;
 mod finalize;
 mod grant;
 mod new;

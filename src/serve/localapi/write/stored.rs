@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
 use super::custom;
-use super::{LocalApi, Task, WriteOutcome, account};
+use super::{LocalApi, Task, WriteOutcome, account, expansion};
 use crate::desired::api_pod::{self, Part};
 use crate::desired::garbage::Owners as _;
 use crate::desired::kinds::{carry_over, unacted};
@@ -442,6 +442,9 @@ impl Task {
                 object.managed_fields = old.managed_fields.clone();
                 account::fill(self, &mut object)?;
                 keep_observed(old, &mut object, self.ignores_status());
+                if let Some(why) = expansion::refusal(self, config, old, &object) {
+                    return Err(self.refused(name, why));
+                }
                 let errors = refused_change(old, &object);
                 if errors.is_empty() {
                     Ok(StoredObject::Object(Rc::new(object)))
