@@ -31,11 +31,11 @@ const SHARED_BYTES: u64 = 10 * 1024 * 1024;
 /// Pods of the big row.
 const MANY: usize = 50;
 /// How long idleness is watched, unless `AGENT_BUDGET_IDLE_SECONDS` says otherwise.
-const IDLE_SECONDS: u64 = 20;
+const IDLE_SECONDS: u64 = 30;
 /// What is still to be written and freed after a start is done by then.
 const SETTLE: Duration = Duration::from_secs(5);
 /// A start's last coalesced writes are on disk by then; idleness begins after it.
-const SETTLE_MANY: Duration = Duration::from_secs(10);
+const SETTLE_MANY: Duration = Duration::from_secs(20);
 /// Enough to show what each would leave behind.
 const REQUESTS: usize = 50;
 /// All pods run by then, however slow the machine.
