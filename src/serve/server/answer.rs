@@ -484,8 +484,10 @@ async fn checkpoint(
         let message = format!("checkpointing of {}/{}/{container} failed ({why})", pod.namespace, pod.name);
         (StatusCode::INTERNAL_SERVER_ERROR, message)
     };
-    find_container(node, wanted)?;
-    let id = running(node, wanted).await.map_err(|(_, why)| failed(why))?;
+    let id = running(node, wanted).await.map_err(|(code, why)| match code {
+        StatusCode::NOT_FOUND => (code, why),
+        _ => failed(why),
+    })?;
     let now = clock.now().to_rfc3339();
     let archive = format!("checkpoint-{}_{}-{container}-{now}.tar", pod.name, pod.namespace);
     let path = node.checkpoint(id, archive, timeout).await.map_err(failed)?;

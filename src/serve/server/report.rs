@@ -99,21 +99,16 @@ impl ObjectDetail {
                 ObjectKind::ConfigMap | ObjectKind::Secret | ObjectKind::PersistentVolumeClaim
             )
         };
-        let report = |(object, origin): (&LocalObject, &str)| ObjectReport {
-            origin: origin.to_owned(),
-            directory: match object.key.kind {
-                ObjectKind::PersistentVolumeClaim if binding(object) == Binding::Directory => {
-                    object.claim_directory(volumes_dir).display().to_string()
+        let report = |(object, origin): (&LocalObject, &str)| {
+            let (mut shown, mut directory) = (wire::to_value(object, values), String::new());
+            if object.key.kind == ObjectKind::PersistentVolumeClaim {
+                let binding = binding(object);
+                show_binding(&mut shown, &binding);
+                if binding == Binding::Directory {
+                    directory = object.claim_directory(volumes_dir).display().to_string();
                 }
-                _ => String::new(),
-            },
-            object: {
-                let mut shown = wire::to_value(object, values);
-                if object.key.kind == ObjectKind::PersistentVolumeClaim {
-                    show_binding(&mut shown, &binding(object));
-                }
-                shown
-            },
+            }
+            ObjectReport { origin: origin.to_owned(), directory, object: shown }
         };
         objects.filter(is_shown).map(report).collect()
     }

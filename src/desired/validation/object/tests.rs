@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::objects::{ObjectKind, wire};
+use crate::model::objects::{ObjectKey, ObjectKind, wire};
 
 fn errors_of(kind: &str, mut value: Value) -> Vec<String> {
     if value.get("metadata").is_none() {
@@ -112,8 +112,8 @@ fn claims() {
         }
         json!({"spec": spec})
     };
-    let own = wire::volume_name(&crate::model::objects::ObjectKey {
-        kind: crate::model::objects::ObjectKind::PersistentVolumeClaim,
+    let own = wire::volume_name(&ObjectKey {
+        kind: ObjectKind::PersistentVolumeClaim,
         namespace: "default".to_owned(),
         name: "x".to_owned(),
     });
