@@ -2,7 +2,7 @@
 //!
 //! Owns when steps are taken, and how often statuses are written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::item::{Item, controller};
-use super::node::{InPass, Node};
+use super::node::{InPass, Node, each_used_claim};
 use super::pods::{PodView, owner_uid};
 use super::steps;
 use super::world::{CONTROLLERS, Rest, World, WorldEvent};
@@ -218,7 +218,7 @@ impl Driver {
         let seed = self.dice.word();
         self.editor
             .edit(move |config| {
-                let environment = InPass { node: &node, config };
+                let environment = InPass { node: &node, config, statuses: &statuses };
                 let now = node.clock.now();
                 let items = items(config, &objects);
                 let pods = pods(config, &statuses);
@@ -307,7 +307,14 @@ impl Driver {
             }
         });
         let node = hash(&placement(&self.node.admission));
-        let all_claims = hash(&claims);
+        let mut all_claims = hash(&claims);
+        if found.iter().any(|(key, _)| key.kind == ObjectKind::PersistentVolume) {
+            let mut used = BTreeSet::new();
+            each_used_claim(&self.statuses, |pod, claim| {
+                used.insert((pod.metadata.uid.clone(), claim));
+            });
+            mix(&mut all_claims, hash(&used));
+        }
         let is_failing = self.rests.values().any(|rest| rest.is_failing);
         let handlers = if is_failing { (self.node.handlers)() } else { Vec::new() };
         let others = hash(&(self.objects.generation(), classes, present, handlers));

@@ -24,6 +24,9 @@ use crate::platform::rt;
 use crate::pod::admission::Admission;
 use crate::pod::admission::rules::{daemon_placement, exclusive_port, shortage};
 use crate::pod::runtime_class;
+use crate::pod::status::StatusManager;
+use crate::pod::status::rules::has_ended;
+use crate::pod::volume::rules::claim_of;
 
 /// Where the time zone database is.
 const ZONES: &str = "/usr/share/zoneinfo";
@@ -102,6 +105,19 @@ impl Node {
 pub(super) struct InPass<'p> {
     pub node: &'p Node,
     pub config: &'p PodConfig,
+    pub statuses: &'p StatusManager,
+}
+
+/// Calls `visit` with each pod that has not ended and the name of each claim that it names.
+pub(super) fn each_used_claim(statuses: &StatusManager, mut visit: impl FnMut(&Pod, String)) {
+    statuses.each(|pod, status, _| {
+        if has_ended(status) {
+            return;
+        }
+        for (claim, _) in pod.spec.volumes.iter().filter_map(|volume| claim_of(pod, volume)) {
+            visit(pod, claim);
+        }
+    });
 }
 
 impl NodeEnvironment for InPass<'_> {
@@ -120,6 +136,18 @@ impl NodeEnvironment for InPass<'_> {
                 all => format!("Pod {name:?} is invalid: [{}]", all.join(", ")),
             }
         })
+    }
+
+    fn is_claim_used(&self, namespace: &str, name: &str, before: Option<Timestamp>) -> bool {
+        let is_early = |created: Option<Timestamp>| {
+            before.is_none_or(|before| created.is_none_or(|created| created < before))
+        };
+        let mut is_used = false;
+        each_used_claim(self.statuses, |pod, claim| {
+            let of = &pod.metadata;
+            is_used |= of.namespace == namespace && claim == name && is_early(of.creation_timestamp);
+        });
+        is_used
     }
 
     fn has_directory(&self, claim: &LocalObject) -> bool {

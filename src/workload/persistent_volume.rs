@@ -7,10 +7,12 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
+use super::fields::text;
 use super::item::Item;
 use super::world::World;
 use crate::model::api::quantity::Quantity;
 use crate::model::objects::volumes::{claim_spec, claimant, class_of, mismatch, size_of};
+use crate::model::objects::wire::claim_reference;
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind};
 use crate::model::ordered::Sortable as _;
 
@@ -24,29 +26,30 @@ pub(super) fn step(world: &mut World<'_>, item: &mut Item) {
     let claims: Vec<&LocalObject> = claims.iter().map(|claim| &**claim).collect();
     let mut spec = item.at("/spec").clone();
     let found = claimant(item.name(), &spec, &claims);
-    let chosen =
-        found.or_else(|| best(world, item, &spec, &claims)).map(|claim| (claim.key.clone(), &claim.uid));
+    let chosen = found.or_else(|| best(world, item, &spec, &claims));
+    let bound_to = &spec["claimRef"];
     let phase = match &chosen {
         Some(_) => "Bound",
-        None if spec["claimRef"]["uid"].is_string() => "Released",
-        None => "Available",
+        None if !bound_to["uid"].is_string() => "Available",
+        // Its provisioner deletes what is released: a pod of the deleted claim may still write to it.
+        None if is_used(world, bound_to) => "Bound",
+        None => "Released",
     };
-    if let Some((claim, uid)) = &chosen {
-        let is_new = spec["claimRef"]["uid"] != uid.as_str();
+    if let Some(claim) = chosen {
+        let is_new = spec["claimRef"]["uid"] != claim.uid.as_str();
         if is_new && !item.is_read_only {
             if !spec["claimRef"].is_object() {
                 item.annotate(CHOSEN, Some("yes"));
             }
-            spec["claimRef"] = json!({"apiVersion": "v1", "kind": claim.kind.as_str(), "namespace": claim.namespace,
-                "name": claim.name, "uid": uid});
+            spec["claimRef"] = claim_reference(claim);
             item.set("spec", spec);
         }
         let name = item.name().to_owned();
         let is_unaware = |claim: &Item| {
             !claim.is_read_only && claim_spec(&claim.object).is_some_and(|own| own.volume_name != name)
         };
-        if world.item(claim).is_some_and(is_unaware) {
-            world.change(claim, |claim| {
+        if world.item(&claim.key).is_some_and(is_unaware) {
+            world.change(&claim.key, |claim| {
                 if let ObjectContent::Claim(own) = &mut claim.meta_mut().content {
                     own.volume_name.clone_from(&name);
                 }
@@ -66,6 +69,14 @@ pub(super) fn step(world: &mut World<'_>, item: &mut Item) {
             world.mark(other);
         }
     }
+}
+
+/// A pod is there that may have the volume of this deleted claim. One that was created after another claim of that name
+/// has that one's.
+fn is_used(world: &World<'_>, claim: &Value) -> bool {
+    let (namespace, name) = (text(claim, "/namespace"), text(claim, "/name"));
+    let next = world.get(ObjectKind::PersistentVolumeClaim, namespace, name).map(|next| next.object.created);
+    world.env.is_claim_used(namespace, name, next)
 }
 
 /// The oldest claim that has no volume yet, asks for the class of this one, and is suited by no smaller one.

@@ -36,6 +36,8 @@ pub(super) struct FakeEnvironment {
     pub refuses: Option<String>,
     /// Claims with a directory.
     pub directories: BTreeSet<ObjectKey>,
+    /// Claims that a pod names, and when it was created.
+    pub used: BTreeMap<ObjectKey, Timestamp>,
     now: Timestamp,
 }
 
@@ -46,6 +48,13 @@ impl NodeEnvironment for FakeEnvironment {
         }
         let texts = |errors: Vec<crate::model::field_error::FieldError>| format!("{errors:?}");
         api_pod::create(pod, "node1", uid, self.now).map_err(texts)
+    }
+
+    fn is_claim_used(&self, namespace: &str, name: &str, before: Option<Timestamp>) -> bool {
+        let is_it = |(used, since): (&ObjectKey, &Timestamp)| {
+            used.namespace == namespace && used.name == name && before.is_none_or(|before| *since < before)
+        };
+        self.used.iter().any(is_it)
     }
 
     fn has_directory(&self, claim: &LocalObject) -> bool {
@@ -119,6 +128,7 @@ impl FakeNode {
                 is_settled: true,
                 refuses: None,
                 directories: BTreeSet::new(),
+                used: BTreeMap::new(),
                 now: START,
             },
             objects: BTreeMap::new(),

@@ -123,8 +123,8 @@ fn page(
             field("Capacity", text(object, "/status/capacity/storage"));
             field("Access Modes", &access_modes(object));
             field("VolumeMode", text(object, "/spec/volumeMode"));
-            field("Directory", &report.directory);
             if !report.directory.is_empty() {
+                field("Directory", &report.directory);
                 field("Limit", &quota::shown(Path::new(&report.directory)));
             }
             let users = users(object, pods);

@@ -271,6 +271,13 @@ pub(crate) fn to_value(object: &LocalObject, values: Values) -> Value {
     value
 }
 
+/// A reference to a claim, as in the `claimRef` of a volume.
+#[must_use]
+pub(crate) fn claim_reference(claim: &LocalObject) -> Value {
+    let key = &claim.key;
+    json!({"apiVersion": "v1", "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "uid": claim.uid})
+}
+
 fn put_claim(value: &mut Value, key: &ObjectKey, claim: &ClaimSpec) {
     value["spec"] = json!({
         "accessModes": claim.access_modes,

@@ -103,7 +103,7 @@ fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, sta
 }
 
 /// The phase is terminal and no container runs: others may take the pod's place.
-pub(in crate::pod) fn has_ended(status: &PodStatus) -> bool {
+pub(crate) fn has_ended(status: &PodStatus) -> bool {
     let all = status.init_container_statuses.iter().chain(&status.container_statuses);
     let mut all = all.chain(&status.ephemeral_container_statuses);
     is_terminal(status) && all.all(|container| container.state.running.is_none())

@@ -126,7 +126,7 @@ fn add_directories(api: &LocalApi, place: Option<(&str, &str)>, objects: &mut Ve
             "spec": {
                 "accessModes": claim.access_modes,
                 "capacity": {wire::STORAGE: claim.storage},
-                "claimRef": {"apiVersion": "v1", "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "uid": object.uid},
+                "claimRef": wire::claim_reference(object),
                 "local": {"path": api.cluster.claim_directory(object)},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
                     {"key": "kubernetes.io/hostname", "operator": "In", "values": [api.node.name()]}]}]}},

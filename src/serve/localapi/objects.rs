@@ -10,7 +10,7 @@ use super::resource::Store;
 use super::{LocalApi, implied, text};
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::pod::Pod;
-use crate::model::objects::volumes::{ask_provisioner, show_binding};
+use crate::model::objects::volumes::{Binding, ask_provisioner, show_binding};
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject};
 use crate::model::provenance::{
@@ -144,10 +144,23 @@ fn shown(api: &LocalApi, known: &VersionedObject) -> Value {
         show_binding(&mut object, &binding);
         ask_provisioner(&mut object, &binding, api.node.name());
     }
+    if known.object.key.kind == ObjectKind::PersistentVolume && !object["spec"]["claimRef"].is_object() {
+        show_claim(api, &known.object.key.name, &mut object);
+    }
     if known.object.key.kind == ObjectKind::Service {
         show_status(&mut object, &api.cluster.node().addresses);
     }
     object
+}
+
+/// Puts into the JSON of a volume the claim that has it: that of a manifest is not written there.
+fn show_claim(api: &LocalApi, volume: &str, object: &mut Value) {
+    let claims = api.cluster.objects_of(ObjectKind::PersistentVolumeClaim);
+    let has =
+        |claim: &&VersionedObject| api.cluster.binding(&claim.object) == Binding::Volume(volume.to_owned());
+    if let Some(claim) = claims.iter().find(has) {
+        object["spec"]["claimRef"] = wire::claim_reference(&claim.object);
+    }
 }
 
 #[must_use]

@@ -196,7 +196,7 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
             json!(access_modes(object)),
             json!(at("/spec/persistentVolumeReclaimPolicy")),
             json!(at("/status/phase")),
-            json!([at("/spec/claimRef/namespace"), at("/spec/claimRef/name")].join("/")),
+            json!(claim_name(object)),
             json!(at("/spec/storageClassName")),
             json!(unset("/spec/volumeAttributesClassName")),
             json!(at("/status/reason")),
@@ -318,6 +318,14 @@ pub(crate) fn access_modes(object: &Value) -> String {
         other => other,
     });
     short.collect::<Vec<_>>().join(",")
+}
+
+/// The claim of a PersistentVolume as NAMESPACE/NAME, empty if it has none.
+fn claim_name(object: &Value) -> String {
+    match text(object, "/spec/claimRef/name") {
+        "" => String::new(),
+        name => format!("{}/{name}", text(object, "/spec/claimRef/namespace")),
+    }
 }
 
 fn node_status(object: &Value) -> String {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::objects::ObjectKind::{PersistentVolume, PersistentVolumeClaim};
 use crate::model::objects::wire::{self, Values};
-use crate::workload::testing::{FakeNode, document};
+use crate::workload::testing::{FakeNode, START, document};
 
 fn volume(name: &str, size: &str, more: Value) -> Value {
     let mut spec = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": size},
@@ -92,6 +92,27 @@ fn a_volume_without_its_claim_is_released_and_not_given_away() {
     node.apply(volume("v", "1Gi", json!({})));
     node.pass();
     assert_eq!(bound(&node, "v"), is("Bound", "c"), "its administrator has removed the reference");
+}
+
+#[test]
+fn a_volume_is_released_when_the_pods_of_its_claim_are_gone() {
+    let mut node = FakeNode::new();
+    node.apply(volume("v", "1Gi", json!({})));
+    node.apply(claim("c", json!({})));
+    node.pass();
+    let c = key(PersistentVolumeClaim, "default", "c");
+    node.environment.used.insert(c.clone(), START);
+    node.wait(1);
+    node.delete(PersistentVolumeClaim, "c");
+    node.pass();
+    assert_eq!(bound(&node, "v"), is("Bound", "c"), "a pod may still write to it");
+    node.apply(claim("c", json!({})));
+    node.pass();
+    assert_eq!(bound(&node, "v"), is("Bound", "c"), "the pod is older than the next claim");
+    node.environment.used.insert(c, START.saturating_add(std::time::Duration::from_secs(3600)));
+    node.apply(claim("other", json!({})));
+    node.pass();
+    assert_eq!(bound(&node, "v"), is("Released", "c"));
 }
 
 #[test]
