@@ -26,7 +26,7 @@ wire! {
         pub api_version: String,
         pub kind: String,
         pub metadata: ObjectMeta,
-        #[serde(rename = "type")]
+        #[wire(rename = "type")]
         pub secret_type: String,
         pub immutable: Option<bool>,
         pub data: BTreeMap<String, Encoded>,

@@ -73,14 +73,14 @@ wire! {
         pub dns_policy: String,
         pub node_selector: StringMap,
         pub service_account_name: String,
-        #[serde(rename = "serviceAccount")]
+        #[wire(rename = "serviceAccount")]
         pub deprecated_service_account: String,
         pub automount_service_account_token: Option<bool>,
         pub node_name: String,
         pub host_network: bool,
-        #[serde(rename = "hostPID")]
+        #[wire(rename = "hostPID")]
         pub host_pid: bool,
-        #[serde(rename = "hostIPC")]
+        #[wire(rename = "hostIPC")]
         pub host_ipc: bool,
         pub share_process_namespace: Option<bool>,
         pub security_context: Option<PodSecurityContext>,
@@ -101,7 +101,7 @@ wire! {
         pub preemption_policy: Option<String>,
         pub overhead: ResourceList,
         pub topology_spread_constraints: Vec<Value>,
-        #[serde(rename = "setHostnameAsFQDN")]
+        #[wire(rename = "setHostnameAsFQDN")]
         pub set_hostname_as_fqdn: Option<bool>,
         pub os: Option<PodOs>,
         pub host_users: Option<bool>,
@@ -148,7 +148,7 @@ wire! {
         pub host_port: i32,
         pub container_port: i32,
         pub protocol: String,
-        #[serde(rename = "hostIP")]
+        #[wire(rename = "hostIP")]
         pub host_ip: String,
     }
 
@@ -348,14 +348,14 @@ wire! {
     pub struct SeLinuxOptions {
         pub user: String,
         pub role: String,
-        #[serde(rename = "type")]
+        #[wire(rename = "type")]
         pub type_: String,
         pub level: String,
     }
 
     /// `v1.SeccompProfile` and `v1.AppArmorProfile`, which have the same shape.
     pub struct SeccompProfile {
-        #[serde(rename = "type")]
+        #[wire(rename = "type")]
         pub type_: String,
         pub localhost_profile: Option<String>,
     }
@@ -428,7 +428,7 @@ wire! {
         pub empty_dir: Option<EmptyDirVolumeSource>,
         pub config_map: Option<ConfigMapVolumeSource>,
         pub secret: Option<SecretVolumeSource>,
-        #[serde(rename = "downwardAPI")]
+        #[wire(rename = "downwardAPI")]
         pub downward_api: Option<DownwardApiVolumeSource>,
         pub projected: Option<ProjectedVolumeSource>,
         pub persistent_volume_claim: Option<PersistentVolumeClaimVolumeSource>,
@@ -448,7 +448,7 @@ wire! {
         pub quobyte: Option<Box<Value>>,
         pub storageos: Option<Box<Value>>,
         pub portworx_volume: Option<Box<Value>>,
-        #[serde(rename = "scaleIO")]
+        #[wire(rename = "scaleIO")]
         pub scale_io: Option<Box<Value>>,
         pub azure_file: Option<Box<Value>>,
         pub azure_disk: Option<Box<Value>>,
@@ -461,7 +461,7 @@ wire! {
     /// `v1.HostPathVolumeSource`.
     pub struct HostPathVolumeSource {
         pub path: String,
-        #[serde(rename = "type")]
+        #[wire(rename = "type")]
         pub type_: String,
     }
 
@@ -524,7 +524,7 @@ wire! {
     /// `v1.VolumeProjection`.
     pub struct VolumeProjection {
         pub secret: Option<SecretProjection>,
-        #[serde(rename = "downwardAPI")]
+        #[wire(rename = "downwardAPI")]
         pub downward_api: Option<DownwardApiVolumeSource>,
         pub config_map: Option<ConfigMapVolumeSource>,
         pub service_account_token: Option<ServiceAccountTokenProjection>,
@@ -566,13 +566,13 @@ wire! {
         pub message: String,
         pub reason: String,
         pub nominated_node_name: String,
-        #[serde(rename = "hostIP")]
+        #[wire(rename = "hostIP")]
         pub host_ip: String,
-        #[serde(rename = "hostIPs")]
+        #[wire(rename = "hostIPs")]
         pub host_ips: Vec<IpHolder>,
-        #[serde(rename = "podIP")]
+        #[wire(rename = "podIP")]
         pub pod_ip: String,
-        #[serde(rename = "podIPs")]
+        #[wire(rename = "podIPs")]
         pub pod_ips: Vec<IpHolder>,
         pub start_time: Option<Timestamp>,
         pub init_container_statuses: Vec<ContainerStatus>,
@@ -590,7 +590,7 @@ wire! {
 
     /// `v1.PodCondition`.
     pub struct PodCondition {
-        #[serde(rename = "type")]
+        #[wire(rename = "type")]
         pub type_: String,
         pub status: String,
         pub observed_generation: i64,
@@ -617,53 +617,42 @@ wire! {
     pub struct ContainerStateRunning {
         pub started_at: Option<Timestamp>,
     }
-}
 
-/// `v1.ContainerStateTerminated`. `exitCode` is always written: zero is the news.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContainerStateTerminated {
-    pub exit_code: i32,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub signal: i32,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub reason: String,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub message: String,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub started_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub finished_at: Option<Timestamp>,
-    #[serde(rename = "containerID", skip_serializing_if = "crate::model::api::is_default")]
-    pub container_id: String,
-}
+    /// `v1.ContainerStateTerminated`. `exitCode` is always written: zero is the news.
+    pub struct ContainerStateTerminated {
+        #[wire(always)]
+        pub exit_code: i32,
+        pub signal: i32,
+        pub reason: String,
+        pub message: String,
+        pub started_at: Option<Timestamp>,
+        pub finished_at: Option<Timestamp>,
+        #[wire(rename = "containerID")]
+        pub container_id: String,
+    }
 
-/// `v1.ContainerStatus`. The fields without `omitempty` upstream are always written.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContainerStatus {
-    pub name: String,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub state: ContainerState,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub last_state: ContainerState,
-    pub ready: bool,
-    pub restart_count: i32,
-    pub image: String,
-    #[serde(rename = "imageID")]
-    pub image_id: String,
-    #[serde(rename = "containerID", skip_serializing_if = "crate::model::api::is_default")]
-    pub container_id: String,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub started: Option<bool>,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub allocated_resources: ResourceList,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub resources: Option<ResourceRequirements>,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub volume_mounts: Vec<VolumeMount>,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub user: Option<RawJson>,
+    /// `v1.ContainerStatus`. The fields without `omitempty` upstream are always written.
+    pub struct ContainerStatus {
+        #[wire(always)]
+        pub name: String,
+        pub state: ContainerState,
+        pub last_state: ContainerState,
+        #[wire(always)]
+        pub ready: bool,
+        #[wire(always)]
+        pub restart_count: i32,
+        #[wire(always)]
+        pub image: String,
+        #[wire(always, rename = "imageID")]
+        pub image_id: String,
+        #[wire(rename = "containerID")]
+        pub container_id: String,
+        pub started: Option<bool>,
+        pub allocated_resources: ResourceList,
+        pub resources: Option<ResourceRequirements>,
+        pub volume_mounts: Vec<VolumeMount>,
+        pub user: Option<RawJson>,
+    }
 }
 
 impl Pod {
