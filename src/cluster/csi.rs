@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use crate::cluster::client::Client;
 use crate::cluster::client::transport::Transport;
 use crate::cluster::tokens::rules::Token;
+use crate::model::api::pod::StringMap;
 use crate::model::objects::{ObjectLookup, TokenRequest};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
@@ -140,6 +141,10 @@ impl<T: Transport> ClusterCsi<T> {
 impl<T: Transport> CsiServer for ClusterCsi<T> {
     fn facts(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<CsiFacts> {
         Box::pin(async move { self.facts_of(&volume).await })
+    }
+
+    fn attach(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<StringMap> {
+        Box::pin(async move { self.attach_disk(&volume).await })
     }
 
     fn token(self: Rc<Self>, request: TokenRequest) -> CsiAnswer<(Rc<str>, Timestamp)> {

@@ -8,6 +8,7 @@
 
 mod claim;
 mod container;
+pub(in crate::desired) mod disk;
 mod env;
 mod object;
 mod probe;

@@ -315,6 +315,12 @@ pub enum ClaimedSource {
         server: String,
         path: String,
     },
+    /// `spec.iscsi` or `spec.fc`.
+    Disk {
+        /// Which of [`volumes::DISKS`].
+        kind: &'static str,
+        source: Value,
+    },
     /// `spec.csi`, of a volume with a file system.
     Csi {
         /// As the PersistentVolume has it: `driver`, `volumeHandle`, `fsType`, `volumeAttributes`, secrets.

@@ -21,7 +21,7 @@ pub(crate) mod testing;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -68,6 +68,8 @@ pub(crate) trait CsiServer {
     /// # Errors
     /// Why the volume cannot be mounted, or not yet.
     fn facts(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<CsiFacts>;
+    /// A volume of a disk may be attached: what its Secret has.
+    fn attach(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<StringMap>;
     /// A token of a service account, and its end.
     fn token(self: Rc<Self>, request: TokenRequest) -> CsiAnswer<(Rc<str>, Timestamp)>;
     /// The driver asks for its volumes to be published again from time to time.
@@ -193,7 +195,7 @@ impl CsiVolumes for CsiNode {
                 if claimed.single_pod && self.drivers.in_use.borrow().get(&key).is_some_and(others) {
                     let why =
                         "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-                    return Box::pin(std::future::ready(Err(why.to_owned())));
+                    return Box::pin(ready(Err(why.to_owned())));
                 }
                 // Before it is attached: the controller attaches what the node says it uses.
                 self.drivers.hold(&key, &volume.target);
@@ -202,6 +204,15 @@ impl CsiVolumes for CsiNode {
         };
         let node = Rc::clone(&self);
         self.drivers.attempt(key, async move { node.mount(volume).await })
+    }
+
+    fn attach(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<StringMap> {
+        let text = |member: &str| volume.source[member].as_str().unwrap_or_default();
+        self.drivers.hold(&rules::unique_name(text("driver"), text("volumeHandle")), &volume.target);
+        if volume.is_again {
+            return Box::pin(ready(Ok(StringMap::new())));
+        }
+        Rc::clone(&self.server).attach(volume)
     }
 
     fn unpublish(self: Rc<Self>, record: CsiRecord, target: PathBuf) -> CsiAnswer<()> {

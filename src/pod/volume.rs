@@ -8,6 +8,7 @@ pub mod rules;
 
 mod atomic_writer;
 mod claim;
+mod disks;
 mod empty_dir;
 mod ephemeral;
 mod host_path;
@@ -45,6 +46,7 @@ use crate::pod::volume::rules::{MediumError, check_use, claim_of, empty_dir_medi
 
 use claim::{BeingGiven, FsGroup, LocalVolume};
 use csi::{CsiVolume, CsiVolumes};
+use disks::NetworkDisks;
 use nfs::Export;
 use orphans::Guard;
 use ownership::Policy;
@@ -81,7 +83,7 @@ pub(super) type MountedVolumes = BTreeMap<String, MountedVolume>;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VolumeError {
     #[error(
-        "MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched: this node does not mount volumes of this kind, iscsi and fc included; mount the disk on the host and use hostPath, or use a CSI driver"
+        "MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched: this node does not mount volumes of this kind; mount it on the host and use hostPath, or use a CSI driver"
     )]
     UnsupportedKind {
         /// Its name in the pod.
@@ -208,6 +210,7 @@ pub(crate) struct Volumes {
     guard: Guard,
     claims_in_use: BeingGiven,
     limits: quota::Limits,
+    disks: Rc<NetworkDisks>,
     /// `None`: the node has just started.
     csi: RefCell<Option<Rc<dyn CsiVolumes>>>,
 }
@@ -216,12 +219,14 @@ impl Volumes {
     /// Volumes below `config.pods_dir`, with content from `objects`.
     #[must_use]
     pub(crate) fn new(config: VolumeConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Self {
+        let remote_jobs = RemoteJobs::default();
         Self {
+            disks: NetworkDisks::new(&config.pods_dir, &remote_jobs),
             config,
             objects,
             clock,
             refreshed: Refreshed::default(),
-            remote_jobs: RemoteJobs::default(),
+            remote_jobs,
             guard: Guard::default(),
             claims_in_use: BeingGiven::default(),
             limits: quota::Limits::default(),
@@ -294,6 +299,12 @@ impl Volumes {
             let read_only = source["readOnly"] == true;
             let wanted = csi_volume(pod, pod_dir, name, (**source).clone(), None, read_only);
             return csi::ensure(self.csi(), wanted, fs_group(pod)).await;
+        }
+        for (kind, source) in [("iscsi", &volume.iscsi), ("fc", &volume.fc)] {
+            if let Some(source) = source {
+                let (source, read_only) = ((**source).clone(), source["readOnly"] == true);
+                return self.ensure_disk(pod, pod_dir, name, (kind, source), None, read_only).await;
+            }
         }
         if let Some(source) = &volume.image {
             let user_specified_image = source.reference.clone();
@@ -420,6 +431,10 @@ impl Volumes {
                 let wanted = csi_volume(pod, pod_dir, name, source, Some(volume), read_only);
                 csi::ensure(self.csi(), wanted, fs_group(pod)).await?
             }
+            ClaimedSource::Disk { kind, ref source } => {
+                let source = (kind, source.clone());
+                self.ensure_disk(pod, pod_dir, name, source, Some(volume), read_only).await?
+            }
             ClaimedSource::Nfs { server, path } => {
                 let export = Export { server, path, read_only, options: volume.mount_options };
                 nfs::ensure(&self.remote_jobs, pod_dir, name, &volume.name, export).await?
@@ -460,13 +475,19 @@ impl Volumes {
         self.refreshed.forget(uid);
         self.limits.forget(uid);
         let pod_dir = pod_dir(&self.config, uid);
-        csi::tear_down(self.csi(), &pod_dir).await?;
+        self.unmount_attached(&pod_dir).await?;
         let removed = rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await;
         if removed.is_ok() {
             self.guard.release(uid);
         }
         self.clean_unclaimed().await;
         removed
+    }
+
+    /// What others than the agent have attached.
+    async fn unmount_attached(&self, pod_dir: &Path) -> Result<(), VolumeError> {
+        self.release_disks(pod_dir).await?;
+        csi::tear_down(self.csi(), pod_dir).await
     }
 }
 

@@ -42,6 +42,20 @@ impl<T: Transport> ClusterCsi<T> {
         Ok(CsiFacts { driver, publish_context, stage_secrets, publish_secrets })
     }
 
+    /// A volume that the agent itself attaches. While the cluster does not answer, its controller cannot: a node that boots
+    /// has what it had.
+    pub(super) async fn attach_disk(&self, volume: &CsiVolume) -> Result<StringMap, String> {
+        let text = |member: &str| volume.source[member].as_str().unwrap_or_default();
+        let (driver, unique) = (text("driver"), unique_name(text("driver"), text("volumeHandle")));
+        let is_online = self.link.get().is_some_and(|(_, is_online)| is_online());
+        if volume.realm == Realm::Cluster && is_online {
+            self.check_attached(&unique).await?;
+        }
+        let secret = self.secret(volume, "secretRef").await?;
+        self.keep_answers(driver, Some(unique)).await;
+        Ok(secret)
+    }
+
     /// An object of the server, reduced to what is used of it; null when there is none. While the server gives no answer,
     /// as it was last read.
     async fn read(
@@ -101,14 +115,13 @@ impl<T: Transport> ClusterCsi<T> {
 
     /// Only a volume that the controller knows to be in use is mounted, and only while it is attached: it may be
     /// detaching one that has just lost its last user.
-    pub(super) async fn publish_context(&self, driver: &str, handle: &str) -> Result<StringMap, String> {
-        let unique = unique_name(driver, handle);
-        if !self.soon(|| self.reported.borrow().contains(&unique)).await {
+    async fn check_attached(&self, unique: &str) -> Result<(), String> {
+        if !self.soon(|| self.reported.borrow().contains(unique)).await {
             let why = "Volume has not been added to the list of VolumesInUse in the node's volume status";
             return Err(format!("{why} for volume {unique:?}"));
         }
-        if !self.soon(|| self.attached.borrow().contains(&unique)).await {
-            return Err(rules::not_attached(&unique));
+        if !self.soon(|| self.attached.borrow().contains(unique)).await {
+            return Err(rules::not_attached(unique));
         }
         if let Some((client, is_online)) = self.link.get()
             && is_online()
@@ -119,10 +132,16 @@ impl<T: Transport> ClusterCsi<T> {
         {
             // What the watch shows may be older than the post.
             self.set_node(&NodeFromServer::of(&node));
-            if !self.attached.borrow().contains(&unique) {
-                return Err(rules::not_attached(&unique));
+            if !self.attached.borrow().contains(unique) {
+                return Err(rules::not_attached(unique));
             }
         }
+        Ok(())
+    }
+
+    pub(super) async fn publish_context(&self, driver: &str, handle: &str) -> Result<StringMap, String> {
+        let unique = unique_name(driver, handle);
+        self.check_attached(&unique).await?;
         let name = attachment_name(handle, driver, &self.drivers().node_name);
         let path = ResourcePath::whole(STORAGE, "volumeattachments", &name);
         let reduce = |object: &Value| {

@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 
 use super::KindRules;
 use super::service::{default, text};
+use crate::desired::validation::disk;
 use crate::model::api::quantity::Quantity;
 use crate::model::field_error::{Errors, Path};
 use crate::model::names;
 use crate::model::objects::LocalObject;
-use crate::model::objects::volumes::{ACCESS_MODES, other_kind, texts};
+use crate::model::objects::volumes::{ACCESS_MODES, DISKS, other_kind, texts};
 
-const SOURCES: [&str; 4] = ["csi", "hostPath", "local", "nfs"];
+const SOURCES: [&str; 6] = ["csi", "fc", "hostPath", "iscsi", "local", "nfs"];
 /// Fields of a source that must be there.
 const NEEDED: [(&str, &str); 6] = [
     ("csi", "driver"),
@@ -29,6 +30,9 @@ pub(super) const VOLUME: KindRules = KindRules {
         if body["spec"].is_object() {
             default(&mut body["spec"], "persistentVolumeReclaimPolicy", json!("Retain"));
             default(&mut body["spec"], "volumeMode", json!("Filesystem"));
+            if body["spec"]["iscsi"].is_object() {
+                default(&mut body["spec"]["iscsi"], "iscsiInterface", json!("default"));
+            }
         }
     },
     validate: volume,
@@ -75,7 +79,7 @@ pub(super) const DRIVER: KindRules = KindRules {
     validate_update: |_, _, _| {},
 };
 
-fn volume(_: &LocalObject, body: &Value, errors: &mut Errors) {
+fn volume(object: &LocalObject, body: &Value, errors: &mut Errors) {
     let (at, spec) = (Path::Root("spec"), &body["spec"]);
     let modes = at.child("accessModes");
     if texts(&spec["accessModes"]).next().is_none() {
@@ -105,13 +109,18 @@ fn volume(_: &LocalObject, body: &Value, errors: &mut Errors) {
     let mut sources = SOURCES.into_iter().filter(|source| spec.get(source).is_some());
     match (sources.next(), other_kind(spec)) {
         (_, Some(other)) => {
-            errors.forbidden(&at.child(other), "this node mounts csi, hostPath, local and nfs");
+            errors.forbidden(&at.child(other), "this node mounts csi, fc, hostPath, iscsi, local and nfs");
         }
         (None, None) => errors.required(&at, "must specify a volume type"),
         (Some(_), None) => {}
     }
     for source in sources {
         errors.forbidden(&at.child(source), "may not specify more than 1 volume type");
+    }
+    for kind in DISKS {
+        if let Some(source) = spec.get(kind) {
+            disk::validate((kind, source), (&object.key.name, true), &at.child(kind), errors);
+        }
     }
     for (source, field) in NEEDED.into_iter().filter(|(source, _)| spec.get(source).is_some()) {
         let (field_at, value) = (at.child(source), text(&spec[source][field]));
@@ -145,10 +154,23 @@ mod tests {
             spec.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
             spec
         };
-        assert_eq!(errors(&spec(json!({"csi": {"driver": "d", "volumeHandle": "h"}}))), [""; 0]);
+        for source in [
+            json!({"csi": {"driver": "d", "volumeHandle": "h"}}),
+            json!({"fc": {"wwids": ["3"], "lun": 1}}),
+            json!({"iscsi": {"targetPortal": "p", "iqn": "iqn.2001-04.com.example:x", "lun": 1}}),
+        ] {
+            assert_eq!(errors(&spec(source)), [""; 0]);
+        }
         for (source, wanted) in [
             (json!({}), "spec: Required value: must specify a volume type"),
-            (json!({"iscsi": {}}), "spec.iscsi: Forbidden: this node mounts csi, hostPath, local and nfs"),
+            (
+                json!({"rbd": {}}),
+                "spec.rbd: Forbidden: this node mounts csi, fc, hostPath, iscsi, local and nfs",
+            ),
+            (
+                json!({"fc": {"targetWWNs": ["5"]}}),
+                "spec.fc.lun: Required value: lun is required if targetWWNs is specified",
+            ),
             (json!({"csi": {"driver": "d"}}), "spec.csi.volumeHandle: Required value"),
             (
                 json!({"nfs": {"server": "s", "path": "/"}, "local": {"path": "/x"}}),

@@ -120,6 +120,11 @@ fn source(volume: &Volume, at: &Path<'_>, errors: &mut Errors) {
         let driver = source["driver"].as_str().unwrap_or_default();
         errors.name(&at.child("csi").child("driver"), driver, names::dns_subdomain);
     }
+    for (kind, source) in [("iscsi", &volume.iscsi), ("fc", &volume.fc)] {
+        if let Some(source) = source {
+            super::disk::validate((kind, source), (&volume.name, false), &at.child(kind), errors);
+        }
+    }
     if let Some(source) = &volume.image {
         let source_at = at.child("image");
         errors.present(&source_at.child("reference"), &source.reference);

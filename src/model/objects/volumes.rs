@@ -22,8 +22,8 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Annotations of a volume.
 pub(crate) const GROUP: &str = "pv.beta.kubernetes.io/gid";
 pub(crate) const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
-/// Sources of volumes that this node does not mount and others do.
-const OTHER_KINDS: [&str; 2] = ["iscsi", "fc"];
+/// Sources of volumes that are disks of the network.
+pub(crate) const DISKS: [&str; 2] = ["iscsi", "fc"];
 
 /// What a claim of this node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +162,7 @@ pub(crate) fn volume_of(name: &str, annotations: &StringMap, spec: &Value) -> Re
         source: source_of(name, spec)?,
         mount_options,
         supplemental_group: annotation(GROUP).and_then(|group| group.parse().ok()),
-        read_only: spec["nfs"]["readOnly"] == true,
+        read_only: ["nfs", "iscsi", "fc"].into_iter().any(|kind| spec[kind]["readOnly"] == true),
         single_pod: texts(&spec["accessModes"]).eq(["ReadWriteOncePod"]),
         owner: String::new(),
     })
@@ -183,13 +183,17 @@ fn source_of(name: &str, spec: &Value) -> Result<ClaimedSource, String> {
     if let Some(source) = spec.get("nfs") {
         return Ok(ClaimedSource::Nfs { server: text(&source["server"]).to_owned(), path: path(source) });
     }
-    if let Some(kind) = retired_kind(spec) {
-        return Err(kind.problem(name));
+    for kind in DISKS {
+        if let Some(source) = spec.get(kind) {
+            return Ok(ClaimedSource::Disk { kind, source: source.clone() });
+        }
     }
-    let kind = OTHER_KINDS.into_iter().find(|kind| spec.get(*kind).is_some()).unwrap_or("unknown");
-    Err(format!(
-        "PV {name} is of kind {kind}, which this node does not support; it mounts csi, hostPath, local and nfs"
-    ))
+    Err(match retired_kind(spec) {
+        Some(kind) => kind.problem(name),
+        None => format!(
+            "PV {name} is of an unknown kind; this node mounts csi, fc, hostPath, iscsi, local and nfs"
+        ),
+    })
 }
 
 fn retired_kind(spec: &Value) -> Option<&'static Retired> {
@@ -199,8 +203,7 @@ fn retired_kind(spec: &Value) -> Option<&'static Retired> {
 /// A source of Kubernetes that this node does not mount.
 #[must_use]
 pub(crate) fn other_kind(spec: &Value) -> Option<&'static str> {
-    let other = OTHER_KINDS.into_iter().find(|kind| spec.get(*kind).is_some());
-    other.or_else(|| Some(retired_kind(spec)?.field))
+    Some(retired_kind(spec)?.field)
 }
 
 /// Puts into the JSON of a claim by which a provisioner learns that it is asked, and for which node.

@@ -302,6 +302,7 @@ fn volume_value(volume: &ClaimedVolume) -> Value {
         ClaimedSource::Local { path } => json!({"local": {"path": path}}),
         ClaimedSource::HostPath { path } => json!({"hostPath": {"path": path}}),
         ClaimedSource::Nfs { server, path } => json!({"nfs": {"server": server, "path": path}}),
+        ClaimedSource::Disk { kind, source } => json!({*kind: source}),
         ClaimedSource::Csi { source, access_modes } => {
             json!({"csi": {"source": source, "accessModes": access_modes}})
         }
@@ -329,6 +330,8 @@ fn claimed_volume(value: &Value) -> Option<ClaimedVolume> {
             source: source["source"].clone(),
             access_modes: texts(&source["accessModes"]),
         },
+        "iscsi" => ClaimedSource::Disk { kind: "iscsi", source: source.clone() },
+        "fc" => ClaimedSource::Disk { kind: "fc", source: source.clone() },
         _ if path.is_empty() => return None,
         "directory" => ClaimedSource::Directory { path, bytes: 0, uid: String::new() },
         "local" => ClaimedSource::Local { path },
@@ -461,6 +464,8 @@ mod tests {
             ClaimedSource::Local { path: path() },
             ClaimedSource::Nfs { server: "nas".to_owned(), path: path() },
             ClaimedSource::Directory { path: path(), bytes: 0, uid: String::new() },
+            ClaimedSource::Disk { kind: "iscsi", source: json!({"iqn": "i", "lun": 1}) },
+            ClaimedSource::Disk { kind: "fc", source: json!({"wwids": ["3"]}) },
         ] {
             let mut object = read(ObjectKind::PersistentVolumeClaim, wire.clone());
             let ObjectContent::Claim(claim) = &mut object.content else { panic!("{object:?}") };

@@ -84,6 +84,10 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
             Measure::FileSystem(at(plugin, name))
         } else if volume.nfs.is_some() {
             Measure::Remote(at("kubernetes.io~nfs", name))
+        } else if volume.iscsi.is_some() {
+            Measure::Remote(at("kubernetes.io~iscsi", name))
+        } else if volume.fc.is_some() {
+            Measure::Remote(at("kubernetes.io~fc", name))
         } else if volume.csi.is_some() {
             Measure::Driver(at(PLUGIN, name).join("mount"))
         } else {
@@ -94,6 +98,9 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
                 ClaimedSource::Directory { path, .. } => Measure::Walk(path.into()),
                 ClaimedSource::Local { path } => Measure::FileSystem(path.into()),
                 ClaimedSource::Nfs { .. } => Measure::Remote(at("kubernetes.io~nfs", &bound.name)),
+                ClaimedSource::Disk { kind, .. } => {
+                    Measure::Remote(at(&format!("kubernetes.io~{kind}"), &bound.name))
+                }
                 ClaimedSource::Csi { .. } => Measure::Driver(at(PLUGIN, &bound.name).join("mount")),
                 ClaimedSource::HostPath { .. } => return None,
             }

@@ -29,6 +29,8 @@ struct MountLine {
     shared: bool,
     /// For example `ext4`.
     kind: String,
+    /// Of its files.
+    device: u64,
 }
 
 /// The first kernel that can keep a tmpfs out of swap.
@@ -188,6 +190,16 @@ pub(crate) fn ensure_shared(directory: &Path) -> io::Result<Sharing> {
     Ok(Sharing::MadeShared)
 }
 
+/// Unmounts with everything written to the disk; fails when it is busy.
+pub(crate) fn unmount_written(target: &Path) -> io::Result<()> {
+    Ok(nix::mount::umount2(target, MntFlags::UMOUNT_NOFOLLOW)?)
+}
+
+/// Every mount point, and the device of the files there.
+pub(crate) fn mounted_devices() -> io::Result<Vec<(PathBuf, u64)>> {
+    Ok(mount_lines()?.into_iter().map(|line| (line.point, line.device)).collect())
+}
+
 /// Every mount point of this mount namespace, as `/proc/self/mountinfo` lists them (later mounts last).
 pub fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(mount_lines()?.into_iter().map(|line| line.point).collect())
@@ -215,12 +227,15 @@ fn mount_lines() -> io::Result<Vec<MountLine>> {
 
 fn parse_line(line: &[u8]) -> Option<MountLine> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let root = PathBuf::from(unescape(fields.nth(3)?));
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
+    let mut device = fields.nth(2)?.split(|byte| *byte == b':');
+    let device = number(device.next()?)? << 32 | number(device.next()?)?;
+    let root = PathBuf::from(unescape(fields.next()?));
     let point = PathBuf::from(unescape(fields.next()?));
     let shared = fields.by_ref().skip(1).take_while(|field| *field != b"-");
     let shared = shared.filter(|field| field.starts_with(b"shared:")).count() > 0;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some(MountLine { root, point, shared, kind })
+    Some(MountLine { root, point, shared, kind, device })
 }
 
 /// mountinfo writes blanks and backslashes as three octal digits.

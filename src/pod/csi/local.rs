@@ -85,6 +85,10 @@ impl CsiServer for LocalCsi {
         Box::pin(ready(self.facts_of(&volume)))
     }
 
+    fn attach(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<StringMap> {
+        Box::pin(ready(self.secret(&volume, "secretRef")))
+    }
+
     fn token(self: Rc<Self>, request: TokenRequest) -> CsiAnswer<(Rc<str>, Timestamp)> {
         Box::pin(ready(self.token_of(&request)))
     }

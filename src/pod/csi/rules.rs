@@ -74,17 +74,29 @@ pub(crate) fn inline_handle(pod_uid: &str, volume: &str) -> String {
     format!("csi-{}", hash(&[pod_uid, volume]))
 }
 
+/// Plugins of Kubernetes itself: the agent attaches their volumes.
+const IN_TREE: &str = "kubernetes.io/";
+
 /// A volume in `volumesInUse` and `volumesAttached` of a Node.
 #[must_use]
 pub(crate) fn unique_name(driver: &str, handle: &str) -> String {
-    format!("kubernetes.io/csi/{driver}^{handle}")
+    if driver.starts_with(IN_TREE) {
+        format!("{driver}/{handle}")
+    } else {
+        format!("{IN_TREE}csi/{driver}^{handle}")
+    }
 }
 
 /// The driver of a volume's unique name; another name is a driver's already.
 #[must_use]
 pub(crate) fn driver_of(name: &str) -> &str {
-    let volume = name.strip_prefix("kubernetes.io/csi/").and_then(|rest| rest.split_once('^'));
-    volume.map_or(name, |(driver, _)| driver)
+    let Some((plugin, rest)) = name.strip_prefix(IN_TREE).and_then(|rest| rest.split_once('/')) else {
+        return name;
+    };
+    if plugin != "csi" {
+        return &name[..IN_TREE.len() + plugin.len()];
+    }
+    rest.split_once('^').map_or(name, |(driver, _)| driver)
 }
 
 /// Where a volume is staged, below `plugins/kubernetes.io/csi`.

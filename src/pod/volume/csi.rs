@@ -13,6 +13,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::{FsGroup, MountedVolume, VolumeError, make_dir, own_mounts, ownership, plugin_dir, set_up_error};
+use crate::model::api::pod::StringMap;
 use crate::model::objects::{ClaimedVolume, Realm};
 use crate::model::types::PodRef;
 use crate::platform::rt;
@@ -34,6 +35,9 @@ pub(crate) type CsiAnswer<T> = Pin<Box<dyn Future<Output = Result<T, String>>>>;
 pub(crate) trait CsiVolumes {
     /// Mounts a volume at `target`. Idempotent.
     fn publish(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<CsiPublished>;
+    /// The node uses a volume whose `volumeHandle` the agent itself attaches: returns what its `secretRef` has, once the
+    /// cluster allows the node to attach it. One that is mounted (`is_again`) needs neither.
+    fn attach(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<StringMap>;
     /// Unmounts what is at `target` and removes `target`, its record and its directory. Idempotent.
     fn unpublish(self: Rc<Self>, record: CsiRecord, target: PathBuf) -> CsiAnswer<()>;
     /// What the driver says of the file system that it has mounted at `target`; `None` when it says nothing.
@@ -224,7 +228,6 @@ pub(super) async fn tear_down(csi: Option<Rc<dyn CsiVolumes>>, pod_dir: &Path) -
     let found = rt::blocking("list CSI volumes", move || {
         let found = records(&owned)?;
         if !found.is_empty() {
-            // Binds of its parts would keep a volume busy.
             unmount_sub_paths(&owned)?;
         }
         Ok(found)
@@ -250,7 +253,8 @@ pub(super) async fn tear_down(csi: Option<Rc<dyn CsiVolumes>>, pod_dir: &Path) -
     first
 }
 
-fn unmount_sub_paths(pod_dir: &Path) -> io::Result<()> {
+/// Binds of parts of volumes would keep them busy.
+pub(super) fn unmount_sub_paths(pod_dir: &Path) -> io::Result<()> {
     let real = pod_dir.canonicalize()?;
     let below = real.join("volume-subpaths");
     let points = mount::mount_points()?;

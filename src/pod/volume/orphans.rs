@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tokio::sync::Notify;
 
-use super::{VolumeError, Volumes, csi, ephemeral, pod_dir, tear_down_dir};
+use super::{VolumeError, Volumes, ephemeral, pod_dir, tear_down_dir};
 use crate::model::objects::EPHEMERAL_DIR;
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
@@ -103,7 +103,7 @@ impl Volumes {
         for uid in found.into_iter().filter(|uid| !known.contains(uid)) {
             let Some(_removing) = self.guard.begin_removal(&uid) else { continue };
             let directory = pod_dir(&self.config, &uid);
-            let unmounted = csi::tear_down(self.csi(), &directory).await;
+            let unmounted = self.unmount_attached(&directory).await;
             let remove = move || unmounted.and_then(|()| tear_down_dir(&directory));
             match rt::blocking("remove orphaned pod directory", remove).await {
                 Ok(()) => removed += 1,

@@ -16,9 +16,11 @@ use crate::model::provenance::{is_of_cluster, realm};
 use crate::pod::resources::{NodeCapacity, ResourceFlags, pod_resources};
 
 /// The plugins that mount something on their directory.
-const MOUNTING_PLUGINS: [&str; 8] = [
+const MOUNTING_PLUGINS: [&str; 10] = [
     "kubernetes.io~empty-dir",
+    "kubernetes.io~fc",
     "kubernetes.io~host-path",
+    "kubernetes.io~iscsi",
     "kubernetes.io~local-volume",
     "kubernetes.io~nfs",
     "kubernetes.io~secret",

@@ -143,8 +143,8 @@ fn volumes_of_a_running_pod_survive_an_agent_restart() {
 #[test]
 fn unsupported_volume_kinds_fail_permanently_like_upstream() {
     let house = VolumeNode::new();
-    let error =
-        run(house.volumes.ensure(&pod("u1", &json!({}), &json!([{"name": "x", "fc": {}}])))).unwrap_err();
+    let error = run(house.volumes.ensure(&pod("u1", &json!({}), &json!([{"name": "x", "unknown": {}}]))))
+        .unwrap_err();
     let message = error.to_string();
     assert!(
         message

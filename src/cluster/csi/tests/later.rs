@@ -1,6 +1,7 @@
 //! What happens to volumes after they were mounted: boots, republishing, statistics, growth.
 
 use super::*;
+use crate::model::objects::Realm;
 use crate::pod::csi::AGAIN;
 use crate::pod::csi::rules::{EXPAND_VOLUME, VOLUME_STATS};
 
@@ -147,5 +148,57 @@ fn a_volume_that_has_grown_is_resized_on_the_node() {
         until(|| reasons().len() == 2).await;
         assert!(reasons().contains(&"VolumeResizeFailed".to_owned()));
         world.volumes.tear_down(&PodUid::from("u1")).await.unwrap();
+    });
+}
+
+#[test]
+fn a_disk_waits_for_the_controller_and_has_its_secret_offline() {
+    in_world(async |mut world| {
+        world.bind(false);
+        let pod = claimed("u1");
+        let wanted = |is_again: bool| CsiVolume {
+            pod: pod.pod_ref(),
+            realm: Realm::Cluster,
+            account: String::new(),
+            name: "data".to_owned(),
+            claim: "data".to_owned(),
+            source: json!({"driver": "kubernetes.io/iscsi", "volumeHandle": "nas:iqn:1",
+                "secretRef": {"name": "key", "namespace": "storage"}}),
+            claimed: world.claims.0.borrow().clone(),
+            read_only: false,
+            fs_group: None,
+            target: world.scratch.join("pods/u1/volumes/kubernetes.io~iscsi/pv-1"),
+            is_again,
+        };
+        let (first, again) = (wanted(false), wanted(true));
+        let attach = async |world: &CsiWorld| Rc::clone(&world.csi).attach(first.clone()).await;
+        let error = attach(&world).await.unwrap_err();
+        assert!(error.contains("has not been added to the list of VolumesInUse"), "{error}");
+        let name = "kubernetes.io/iscsi/nas:iqn:1";
+        assert_eq!(world.node.volumes_in_use(), [name]);
+        world.post();
+        let error = attach(&world).await.unwrap_err();
+        assert!(error.contains("Volume not attached according to node status"), "{error}");
+        world.server.put(json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"},
+            "status": {"volumesAttached": [{"name": name, "devicePath": ""}]}}));
+        world.show_node();
+        assert_eq!(attach(&world).await.unwrap()["password"], "secret");
+        world.server.faults().refuse = true;
+        world.online.set(false);
+        world.restart().await;
+        assert_eq!(attach(&world).await.unwrap()["password"], "secret", "as it was");
+        assert!(Rc::clone(&world.csi).attach(again.clone()).await.unwrap().is_empty(), "it is mounted");
+        Rc::clone(&world.csi).forget(&world.scratch.join("pods/u1"));
+        assert_eq!(world.node.volumes_in_use(), [""; 0]);
+        let _task = world.csi.start(Dice::seeded(1));
+        let is_kept =
+            async || world.store.load().await.unwrap().cluster.iter().any(|row| row.key.name == name);
+        for _ in 0..400 {
+            if !is_kept().await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the Secret of a disk that is not used stays on the disk");
     });
 }

@@ -75,6 +75,11 @@ fn a_claim_follows_its_volume() {
     assert_eq!((nfs.mount_options, nfs.read_only), (vec!["nolock".to_owned(), "soft".to_owned()], true));
     assert_eq!(annotated.mount_options, ["hard", "vers=3"]);
     assert_eq!((annotated.supplemental_group, nfs.supplemental_group), (Some(1234), None));
+    for kind in ["iscsi", "fc"] {
+        let source = json!({"lun": 1, "readOnly": true});
+        let disk = bound(&claim(), &volume(&json!({kind: source}))).unwrap();
+        assert_eq!((disk.source, disk.read_only), (ClaimedSource::Disk { kind, source }, true));
+    }
 }
 
 #[test]
@@ -115,7 +120,7 @@ fn what_cannot_be_bound_says_why() {
         (
             claim(),
             volume(&json!({"new": {}})),
-            "PV pv-1 is of kind unknown, which this node does not support; it mounts csi, hostPath, local and nfs",
+            "PV pv-1 is of an unknown kind; this node mounts csi, fc, hostPath, iscsi, local and nfs",
         ),
     ] {
         assert_eq!(bound(&claim, &volume).unwrap_err(), message);

@@ -55,6 +55,10 @@ fn names_are_upstreams() {
         "d/ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad/globalmount"
     );
     assert_eq!(unique_name("d", "h"), "kubernetes.io/csi/d^h");
+    assert_eq!(unique_name("kubernetes.io/fc", "[a b]:0"), "kubernetes.io/fc/[a b]:0");
+    for name in ["d", "kubernetes.io/fc"] {
+        assert_eq!((driver_of(name), driver_of(&unique_name(name, "h/1"))), (name, name));
+    }
     let modes = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod", "x"];
     assert_eq!(modes.map(|mode| access_mode(mode, false)), [1, 3, 5, 1, 0]);
     assert_eq!(modes.map(|mode| access_mode(mode, true)), [7, 3, 5, 6, 0]);
