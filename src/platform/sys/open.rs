@@ -40,6 +40,13 @@ pub(crate) fn open_without_following(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
+/// Opens a block device for reading, or fails with [`io::ErrorKind::ResourceBusy`] when a file system or another device
+/// has it.
+pub(crate) fn open_alone(device: &Path) -> io::Result<File> {
+    let flags = OFlag::O_EXCL | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(device)
+}
+
 /// Opens a regular file below a directory whose content is untrusted: no symlink is followed on the way, and
 /// nothing but a regular file is opened, because opening a device may already have effects.
 pub(crate) fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {

@@ -4,17 +4,14 @@
 //! read, no program has it, `blkid` finds nothing, and its first megabyte is zeros. Texts are upstream's where it has them.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-
 use crate::platform::sys::command;
+use crate::platform::sys::open::open_alone;
 
 /// Where programs of the system are, whatever `PATH` says.
 const SYSTEM: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
@@ -127,7 +124,7 @@ impl BlockHost {
 
     /// Neither mounted, in any mount namespace, nor part of another device.
     pub(super) fn is_free(&self, disk: &str) -> bool {
-        !matches!(open_alone(&self.device(disk)), Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32))
+        !matches!(open_alone(&self.device(disk)), Err(error) if error.kind() == ErrorKind::ResourceBusy)
     }
 
     /// Takes disks from the kernel, and the multipath device that they are paths of.
@@ -250,10 +247,4 @@ impl BlockHost {
         }
         Ok(())
     }
-}
-
-/// Fails with `EBUSY` when a file system or another device has it.
-fn open_alone(device: &Path) -> io::Result<File> {
-    let flags = (OFlag::O_EXCL | OFlag::O_NONBLOCK).bits();
-    OpenOptions::new().read(true).custom_flags(flags).open(device)
 }

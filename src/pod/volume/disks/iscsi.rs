@@ -23,7 +23,6 @@ const SESSION_NOT_FOUND: i32 = 2;
 const SESSION_EXISTS: i32 = 15;
 const NOTHING_FOUND: i32 = 21;
 
-/// One LUN.
 pub(super) struct IscsiDisk {
     /// The name of its PersistentVolume, or of the pod's volume.
     volume: String,
