@@ -25,9 +25,11 @@
 pub mod check;
 pub mod nearest;
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use crate::codec::packed;
+use crate::model::ordered::Sortable as _;
 
 /// The length of the table as four bytes, least significant first, and the table as a zlib stream.
 static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.z"));
@@ -41,6 +43,8 @@ const LIST: &str = " items! []@: List of objects.\n metadata ListMeta: Standard 
 pub struct Schema {
     text: String,
     blocks: Vec<Block>,
+    /// The places in `blocks` of what is no list, sorted by name: objects are checked with thousands of lookups.
+    by_name: Vec<usize>,
 }
 
 /// Where a type is written: places in the text.
@@ -49,6 +53,13 @@ struct Block {
     start: usize,
     end: usize,
     is_list: bool,
+}
+
+impl Block {
+    fn name<'s>(&self, text: &'s str) -> &'s str {
+        let text = &text[self.start..self.end];
+        text.split([' ', ':', '\n']).next().unwrap_or(text)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +132,9 @@ impl Schema {
             }
             at = end;
         }
-        Self { text, blocks }
+        let mut by_name: Vec<usize> = (0..blocks.len()).filter(|index| !blocks[*index].is_list).collect();
+        by_name.order_by(|one, other| blocks[*one].name(&text).cmp(blocks[*other].name(&text)));
+        Self { text, blocks, by_name }
     }
 
     pub fn types(&self) -> impl Iterator<Item = Type<'_>> {
@@ -170,15 +183,12 @@ impl Schema {
         found
     }
 
-    /// The types of this name in all packages. Of the others no more is read than their first letters: objects are checked with
-    /// thousands of these calls.
+    /// The types of this name in all packages, in the order of the table.
     fn all_named<'a>(&'a self, name: &str) -> impl Iterator<Item = Type<'a>> {
-        let is_named = move |block: &Block| {
-            let rest = self.text.as_bytes()[block.start..block.end].strip_prefix(name.as_bytes());
-            !block.is_list && rest.is_some_and(|rest| matches!(rest.first(), Some(b' ' | b':' | b'\n')))
-        };
-        let named = self.blocks.iter().enumerate().filter(move |(_, block)| is_named(block));
-        named.map(|(index, _)| self.at(index))
+        let name_of = |index: usize| self.blocks[index].name(&self.text);
+        let first = self.by_name.partition_point(|index| name_of(*index) < name);
+        let named = self.by_name[first..].iter().take_while(move |index| name_of(**index) == name);
+        named.map(|index| self.at(*index))
     }
 
     /// The places of these types, in [`Self::types`], and of all that they consist of.
@@ -249,16 +259,30 @@ impl<'s> Type<'s> {
         kind.lines().chain(self.body.lines())
     }
 
-    /// Reads no other field than that.
+    /// Reads few others than that: the fields of a type are sorted by name.
     #[must_use]
     pub fn field(self, name: &str) -> Option<Field<'s>> {
-        let is_named = |line: &&str| {
-            let rest = line.as_bytes()[1..].strip_prefix(name.as_bytes());
-            rest.is_some_and(|rest| matches!(rest.first(), Some(b' ' | b'!')))
-        };
-        // A name with a space is none of a field, even where a line begins with it.
-        self.lines().find(is_named).map(Field::of).filter(|field| field.name == name)
+        let own =
+            if self.is_kind() { KIND.lines().map(Field::of).find(|field| field.name == name) } else { None };
+        own.or_else(|| sorted_line(self.body, name).map(Field::of).filter(|field| field.name == name))
     }
+}
+
+/// The line of a field that may have this name, by halves.
+fn sorted_line<'s>(body: &'s str, name: &str) -> Option<&'s str> {
+    let mut left = body;
+    while !left.is_empty() {
+        let half = &left.as_bytes()[..left.len() / 2];
+        let start = half.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let (line, _) = left[start..].split_once('\n').unwrap_or((&left[start..], ""));
+        let known = line[1..].split([' ', '!']).next().unwrap_or_default();
+        match known.cmp(name) {
+            Ordering::Equal => return Some(line),
+            Ordering::Less => left = left[start..].get(line.len() + 1..).unwrap_or_default(),
+            Ordering::Greater => left = &left[..start],
+        }
+    }
+    None
 }
 
 impl<'s> Field<'s> {

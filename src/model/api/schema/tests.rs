@@ -35,6 +35,32 @@ fn the_table_is_read_whole() {
 }
 
 #[test]
+fn every_field_and_every_type_is_found_by_its_name() {
+    let schema = Schema::load();
+    for of in schema.types() {
+        let fields: Vec<Field<'_>> = of.fields().collect();
+        for field in &fields {
+            assert_eq!(of.field(field.name).as_ref(), Some(field), "{}", of.full_name());
+            for other in [format!("{}x", field.name), format!("{} ", field.name), field.name[1..].to_owned()]
+            {
+                let is_there = fields.iter().any(|field| field.name == other);
+                assert_eq!(of.field(&other).is_some(), is_there, "{}.{other}", of.full_name());
+            }
+        }
+        assert_eq!(of.field(""), None);
+        if !of.is_list {
+            let found: Vec<usize> = schema.all_named(of.name).map(|found| found.index).collect();
+            let same = schema.types().filter(|other| other.name == of.name && !other.is_list);
+            assert_eq!(found, same.map(|same| same.index).collect::<Vec<_>>(), "{}", of.name);
+        }
+    }
+    assert_eq!(
+        schema.all_named("Po").count() + schema.all_named("").count() + schema.all_named("zz").count(),
+        0
+    );
+}
+
+#[test]
 fn schema_table_has_only_known_types_and_marks() {
     let schema = Schema::load();
     let plain = ["string", "bytes", "bool", "int32", "int64", "double"];
