@@ -262,13 +262,16 @@ impl Network {
             Ok(lock) => lock,
             Err(error) => return vec![error.into()],
         };
-        let (records, unreadable) = self.records.all();
+        let (mut left, unreadable) = self.records.all();
+        self.records.sweep(&unreadable);
         let mut errors: Vec<NetworkError> = unreadable.into_iter().map(Into::into).collect();
-        self.records.sweep();
-        for record in records.iter().filter(|record| !live.contains(&record.sandbox)) {
-            errors.extend(self.detach_locked(record, None).err());
+        let gone = |record: &&NetworkRecord| !live.contains(&record.sandbox);
+        if left.iter().any(|record| gone(&record)) {
+            for record in left.iter().filter(gone) {
+                errors.extend(self.detach_locked(record, None).err());
+            }
+            (left, _) = self.records.all();
         }
-        let (left, _) = self.records.all();
         let on_bridge: Vec<&str> =
             left.iter().map(|record| record.veth.as_str()).filter(|veth| !veth.is_empty()).collect();
         let rebuilt = if on_bridge.is_empty() {

@@ -142,12 +142,13 @@ impl Records {
         }
     }
 
-    /// Removes files that look like records but are not: partial writes and unreadable ones.
-    pub(crate) fn sweep(&self) {
+    /// Removes files that look like records but are not: partial writes, and those that [`Self::all`] could not read.
+    pub(crate) fn sweep(&self, unreadable: &[RecordError]) {
+        let is_of = |path: &Path, extension: &str| path.extension().is_some_and(|found| found == extension);
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let path = entry.path();
-            let half = path.extension().is_some_and(|extension| extension == "new");
-            if half || (path.extension().is_some_and(|extension| extension == "json") && read(&path).is_err())
+            if is_of(&path, "new")
+                || is_of(&path, "json") && unreadable.iter().any(|error| error.path == path)
             {
                 let _ = fs::remove_file(path);
             }
@@ -229,7 +230,7 @@ mod tests {
         fs::write(directory.join("half.new"), "{").unwrap();
         let (all, errors) = records.all();
         assert_eq!((all, errors.len()), (vec![record], 1));
-        records.sweep();
+        records.sweep(&errors);
         assert!(records.all().1.is_empty());
         records.remove(&"a1".into()).unwrap();
         records.remove(&"a1".into()).unwrap();
