@@ -11,13 +11,12 @@ use super::fields::text;
 use super::item::Item;
 use super::world::World;
 use crate::model::api::quantity::Quantity;
-use crate::model::objects::volumes::{claim_spec, claimant, class_of, mismatch, size_of};
+use crate::model::objects::volumes::{BIND_COMPLETED, claim_spec, claimant, class_of, mismatch, size_of};
 use crate::model::objects::wire::claim_reference;
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind};
 use crate::model::ordered::Sortable as _;
 
 const CHOSEN: &str = "pv.kubernetes.io/bound-by-controller";
-const COMPLETE: &str = "pv.kubernetes.io/bind-completed";
 
 pub(super) fn step(world: &mut World<'_>, item: &mut Item) {
     let mut claims: Vec<Rc<LocalObject>> =
@@ -53,7 +52,7 @@ pub(super) fn step(world: &mut World<'_>, item: &mut Item) {
                 if let ObjectContent::Claim(own) = &mut claim.meta_mut().content {
                     own.volume_name.clone_from(&name);
                 }
-                claim.annotate(COMPLETE, Some("yes"));
+                claim.annotate(BIND_COMPLETED, Some("yes"));
             });
         }
     }

@@ -14,6 +14,7 @@ use super::files::{self, Named};
 use super::table::printable;
 use super::{CliError, ClientError, EXIT_FAILED, EXIT_OK, Environment, api, claims, print, target, wait};
 use crate::cmd::help;
+use crate::model::objects::volumes::BIND_COMPLETED;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 
@@ -229,7 +230,8 @@ async fn delete(
             return Ok(Some(Gone { resource, namespace, name, uid: Value::Null }));
         }
     }
-    let uid = before.accepted()?.object["metadata"]["uid"].clone();
+    let before = before.accepted()?.object;
+    let uid = before["metadata"]["uid"].clone();
     let mut options = vec![("propagationPolicy", "Background".to_owned())];
     options.extend(wanted.grace.map(|grace| ("gracePeriodSeconds", grace.to_string())));
     let reply = api::request(socket, Method::DELETE, &(path + &api::query(&options)), None).await?;
@@ -237,7 +239,7 @@ async fn delete(
     let place = if namespace.is_empty() { String::new() } else { format!(" from {namespace} namespace") };
     let shown = printable(&name);
     print(environment, &format!("{} \"{shown}\" deleted{place}\n", resource.singular))?;
-    if resource.plural == CLAIMS {
+    if resource.plural == CLAIMS && has_own_directory(&before) {
         let _ = writeln!(
             environment.err,
             "Its data is kept: delete it permanently with agent delete pvc {shown} -n {namespace} --yes"
@@ -246,9 +248,32 @@ async fn delete(
     Ok(Some(Gone { resource, namespace, name, uid }))
 }
 
+/// The claim's data is in the node's directory for it, which outlives it. What becomes of a PersistentVolume is decided by
+/// its reclaim policy.
+fn has_own_directory(claim: &Value) -> bool {
+    let volume = claim["spec"]["volumeName"].as_str().unwrap_or_default();
+    let is_of_volume = claim["metadata"]["annotations"][BIND_COMPLETED].is_string()
+        || !volume.is_empty() && !volume.starts_with("pvc-");
+    claim["status"]["phase"] != "Pending" && !is_of_volume
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn data_of_a_claim_is_kept_if_it_is_in_its_directory() {
+        let claim = |volume: &str, annotations: Value, phase: &str| json!({"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}, "status": {"phase": phase}});
+        assert!(has_own_directory(&claim("pvc-1", Value::Null, "Bound")));
+        assert!(has_own_directory(&json!({"metadata": {}, "spec": {}, "status": {"phase": "Bound"}})));
+        assert!(
+            !has_own_directory(&claim("pvc-1", json!({BIND_COMPLETED: "yes"}), "Bound")),
+            "made by a provisioner"
+        );
+        assert!(!has_own_directory(&claim("films", Value::Null, "Bound")), "named in a manifest");
+        assert!(!has_own_directory(&claim("", Value::Null, "Pending")), "it has no data yet");
+    }
 
     #[test]
     fn graces_and_waiting_are_read_as_kubectl_reads_them() {

@@ -19,6 +19,8 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 const PROVISIONER_ASKED: [&str; 2] =
     ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// An annotation of a claim: it has a PersistentVolume.
+pub(crate) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Annotations of a volume.
 pub(crate) const GROUP: &str = "pv.beta.kubernetes.io/gid";
 pub(crate) const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";

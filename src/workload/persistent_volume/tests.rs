@@ -54,7 +54,7 @@ fn the_smallest_volume_that_suits_goes_to_the_oldest_claim() {
     }
     let shown = node.get(PersistentVolumeClaim, "b-first");
     assert_eq!(shown["spec"]["volumeName"], "small");
-    assert_eq!(shown["metadata"]["annotations"][COMPLETE], "yes");
+    assert_eq!(shown["metadata"]["annotations"][BIND_COMPLETED], "yes");
     node.apply(volume("better", "1Gi", json!({})));
     node.apply(claim("a-second", json!({})));
     node.wait(1);
