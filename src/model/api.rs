@@ -6,7 +6,7 @@
 //! every visitor again and costs about a megabyte of program text (and so of memory).
 
 pub mod decode;
-pub mod fields;
+pub(crate) mod fields;
 pub mod managed_fields;
 pub mod object;
 pub mod pod;

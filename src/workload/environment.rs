@@ -35,8 +35,8 @@ pub(super) trait NodeEnvironment {
     /// Why it may not be created.
     fn claim(&self, claim: Value) -> Result<LocalObject, String>;
 
-    /// A pod that has not ended names the claim, whether that is there or not; with `before`, one that was created
-    /// earlier.
+    /// A pod that has not ended names the claim, whether that is there or not; with `before`, one that was not created
+    /// later. After a restart times are whole seconds.
     fn is_claim_used(&self, namespace: &str, name: &str, before: Option<Timestamp>) -> bool;
 
     /// A claim has its directory already.

@@ -14,7 +14,7 @@ use crate::desired::api_pod;
 use crate::desired::local_objects::accept;
 use crate::desired::pod_config::PodConfig;
 use crate::desired::priority;
-use crate::model::api::pod::Pod;
+use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::cron::Zone;
 use crate::model::objects::{LocalObject, LocalObjects, ObjectKind, ObjectLookup as _, wire};
 use crate::model::provenance::mark_first_seen;
@@ -111,13 +111,17 @@ pub(super) struct InPass<'p> {
 /// Calls `visit` with each pod that has not ended and the name of each claim that it names.
 pub(super) fn each_used_claim(statuses: &StatusManager, mut visit: impl FnMut(&Pod, String)) {
     statuses.each(|pod, status, _| {
-        if has_ended(status) {
-            return;
-        }
-        for (claim, _) in pod.spec.volumes.iter().filter_map(|volume| claim_of(pod, volume)) {
-            visit(pod, claim);
+        if has_its_volumes(pod, status) {
+            for (claim, _) in pod.spec.volumes.iter().filter_map(|volume| claim_of(pod, volume)) {
+                visit(pod, claim);
+            }
         }
     });
+}
+
+/// A deleted pod has its volumes until it is gone, whatever its phase.
+fn has_its_volumes(pod: &Pod, status: &PodStatus) -> bool {
+    pod.metadata.deletion_timestamp.is_some() || !has_ended(status)
 }
 
 impl NodeEnvironment for InPass<'_> {
@@ -140,7 +144,7 @@ impl NodeEnvironment for InPass<'_> {
 
     fn is_claim_used(&self, namespace: &str, name: &str, before: Option<Timestamp>) -> bool {
         let is_early = |created: Option<Timestamp>| {
-            before.is_none_or(|before| created.is_none_or(|created| created < before))
+            before.is_none_or(|before| created.is_none_or(|created| created <= before))
         };
         let mut is_used = false;
         each_used_claim(self.statuses, |pod, claim| {
@@ -213,5 +217,20 @@ impl NodeEnvironment for InPass<'_> {
 
     fn clock_is_settled(&self) -> bool {
         self.node.clock.is_synchronized() || self.up() >= SETTLED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_has_its_volumes_until_it_has_ended_or_is_gone() {
+        let status = |phase: &str| PodStatus { phase: phase.to_owned(), ..PodStatus::default() };
+        let (kept, mut deleted) = (Pod::default(), Pod::default());
+        deleted.metadata.deletion_timestamp = Some(Timestamp::from_secs(1));
+        assert!(has_its_volumes(&kept, &status("Pending")) && has_its_volumes(&kept, &status("Running")));
+        assert!(!has_its_volumes(&kept, &status("Succeeded")));
+        assert!(has_its_volumes(&deleted, &status("Succeeded")), "they may still be mounted");
     }
 }

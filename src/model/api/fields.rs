@@ -10,7 +10,7 @@ use serde::de::{Deserialize, IgnoredAny, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap};
 
 /// A struct of `wire!`.
-pub trait Fields: Default {
+pub(crate) trait Fields: Default {
     /// Reads the value of the member `name`, which comes next, into its field; ignores it if there is no such field.
     fn read<'de, M: MapAccess<'de>>(&mut self, name: &str, members: &mut M) -> Result<(), M::Error>;
 
@@ -19,7 +19,7 @@ pub trait Fields: Default {
 }
 
 /// Reads a `T` from a map. With two members of one name the last counts, as in Go.
-pub struct FieldsVisitor<T> {
+pub(crate) struct FieldsVisitor<T> {
     /// The struct's name, for errors.
     name: &'static str,
     of: PhantomData<T>,
@@ -27,7 +27,7 @@ pub struct FieldsVisitor<T> {
 
 impl<T> FieldsVisitor<T> {
     #[must_use]
-    pub fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self { name, of: PhantomData }
     }
 }
@@ -50,7 +50,7 @@ impl<'de, T: Fields> Visitor<'de> for FieldsVisitor<T> {
 
 /// One function for all fields of a type, not one for each field.
 #[inline(never)]
-pub fn read_field<'de, T: Deserialize<'de>, M: MapAccess<'de>>(
+pub(crate) fn read_field<'de, T: Deserialize<'de>, M: MapAccess<'de>>(
     field: &mut T,
     members: &mut M,
 ) -> Result<(), M::Error> {
@@ -59,13 +59,13 @@ pub fn read_field<'de, T: Deserialize<'de>, M: MapAccess<'de>>(
 }
 
 #[inline(never)]
-pub fn ignore_field<'de, M: MapAccess<'de>>(members: &mut M) -> Result<(), M::Error> {
+pub(crate) fn ignore_field<'de, M: MapAccess<'de>>(members: &mut M) -> Result<(), M::Error> {
     members.next_value::<IgnoredAny>().map(drop)
 }
 
 /// Leaves out a default, unless it is `always` to be written.
 #[inline(never)]
-pub fn write_field<T: Serialize + Default + PartialEq, M: SerializeMap>(
+pub(crate) fn write_field<T: Serialize + Default + PartialEq, M: SerializeMap>(
     members: &mut M,
     name: &'static str,
     field: &T,
@@ -79,7 +79,7 @@ pub fn write_field<T: Serialize + Default + PartialEq, M: SerializeMap>(
 
 /// How long a name is in camelCase.
 #[must_use]
-pub const fn camel_length(name: &str) -> usize {
+pub(crate) const fn camel_length(name: &str) -> usize {
     let (bytes, mut length, mut at) = (name.as_bytes(), 0, 0);
     while at < bytes.len() {
         if bytes[at] != b'_' {
@@ -92,7 +92,7 @@ pub const fn camel_length(name: &str) -> usize {
 
 /// The name of a field in camelCase.
 #[must_use]
-pub const fn camel<const LENGTH: usize>(name: &str) -> [u8; LENGTH] {
+pub(crate) const fn camel<const LENGTH: usize>(name: &str) -> [u8; LENGTH] {
     let bytes = name.as_bytes();
     let (mut camel, mut length, mut at, mut starts_word) = ([0; LENGTH], 0, 0, false);
     while at < bytes.len() {

@@ -222,7 +222,10 @@ pub(crate) fn ask_provisioner(claim: &mut Value, binding: &Binding, node: &str) 
 pub(crate) fn show_binding(claim: &mut Value, binding: &Binding) {
     match binding {
         Binding::Directory => {}
-        Binding::Volume(name) => claim["spec"]["volumeName"] = json!(name),
+        Binding::Volume(name) => {
+            claim["spec"]["volumeName"] = json!(name);
+            claim["metadata"]["annotations"][BIND_COMPLETED] = json!("yes");
+        }
         Binding::Pending(_) | Binding::Awaited(_) => {
             claim["status"] = json!({"phase": "Pending"});
             if let Some(spec) = claim["spec"].as_object_mut() {

@@ -5,6 +5,17 @@ use crate::model::objects::Realm;
 use crate::pod::csi::AGAIN;
 use crate::pod::csi::rules::{EXPAND_VOLUME, VOLUME_STATS};
 
+/// Waits until the store has nothing more of such a volume: the Secret of one that is not used must not stay there.
+async fn until_forgotten(world: &CsiWorld, is_its: impl Fn(&str) -> bool) {
+    for _ in 0..400 {
+        if !world.store.load().await.unwrap().cluster.iter().any(|row| is_its(&row.key.name)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the Secret of a volume that is not used stays on the disk");
+}
+
 #[test]
 fn a_machine_that_boots_offline_mounts_its_volumes_again() {
     in_world(async |mut world| {
@@ -28,15 +39,7 @@ fn a_machine_that_boots_offline_mounts_its_volumes_again() {
         let uid = PodUid::from("u1");
         world.volumes.tear_down(&uid).await.unwrap();
         let _task = world.csi.start(Dice::seeded(1));
-        let is_kept =
-            async || world.store.load().await.unwrap().cluster.iter().any(|row| row.key.name.contains('^'));
-        for _ in 0..400 {
-            if !is_kept().await {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the Secret of a volume that is not used stays on the disk");
+        until_forgotten(&world, |name| name.contains('^')).await;
     });
 }
 
@@ -191,14 +194,6 @@ fn a_disk_waits_for_the_controller_and_has_its_secret_offline() {
         Rc::clone(&world.csi).forget(&world.scratch.join("pods/u1"));
         assert_eq!(world.node.volumes_in_use(), [""; 0]);
         let _task = world.csi.start(Dice::seeded(1));
-        let is_kept =
-            async || world.store.load().await.unwrap().cluster.iter().any(|row| row.key.name == name);
-        for _ in 0..400 {
-            if !is_kept().await {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the Secret of a disk that is not used stays on the disk");
+        until_forgotten(&world, |known| known == name).await;
     });
 }
