@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = words.collect();
     // The agent's own helper processes, which only the agent starts: they take no command line options.
     match arguments.first().and_then(|argument| argument.to_str()) {
-        Some("monitor") => ExitCode::from(embedded::monitor::main(&arguments[1..])),
+        Some("fork-server") => ExitCode::from(embedded::monitor::main()),
         Some("pull-helper") => ExitCode::from(embedded::registry::helper_main()),
         _ if kubelet_alias::is_kubelet(&name) => ExitCode::from(kubelet(&arguments)),
         _ => ExitCode::from(program(&arguments)),

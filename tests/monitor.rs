@@ -8,6 +8,7 @@
 
 mod fixture;
 mod footprint;
+mod fork_server;
 mod hostile;
 mod life;
 mod logs;

@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use edge_agent::codec::cri_log;
 use edge_agent::platform::rt;
-use edge_agent::runtime::embedded::client::{Monitor, Spawned, Watch, spawn_monitor, write_bundle};
+use edge_agent::runtime::embedded::client::{ForkServer, Monitor, Spawned, Watch, write_bundle};
 use edge_agent::runtime::embedded::layout::SandboxDir;
 use edge_agent::runtime::embedded::protocol::{Exited, Reply};
 use edge_agent::runtime::embedded::spec::{
@@ -45,12 +46,17 @@ impl Pod {
 
     /// The same with a specification and a program of the test's own.
     pub async fn with(spec: &PodSpec, program: &Path) -> Self {
+        Self::forked_from(&ForkServer::new(program.to_owned(), Duration::from_secs(1)), spec).await
+    }
+
+    /// The same with a fork server of the test's own.
+    pub async fn forked_from(server: &Rc<ForkServer>, spec: &PodSpec) -> Self {
         let scratch = Scratch::new();
         // As deep as a real one, whose socket's path does not fit into an address.
         let directory = SandboxDir(scratch.dir("state/sandboxes").join("5".repeat(64)));
         fs::create_dir_all(directory.containers()).unwrap();
         fs::write(directory.pod_spec(), serde_json::to_vec(spec).unwrap()).unwrap();
-        let spawned = spawn_monitor(program, &directory, None).await.expect("the monitor to start");
+        let spawned = server.spawn(&directory, None).await.expect("the monitor to start");
         let monitor = Monitor::new(&directory);
         Self { directory, monitor, pid: spawned.pid, spawned: Some(spawned), scratch }
     }
@@ -194,6 +200,12 @@ pub fn shell(script: &str) -> Process {
 /// A script as an exec.
 pub fn exec_spec(script: &str) -> ExecSpec {
     ExecSpec { process: shell(script), ..ExecSpec::default() }
+}
+
+/// The words of a process's command line.
+pub fn command_line(pid: i32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    text.trim_end_matches(['\0', ' ']).split('\0').map(str::to_owned).collect()
 }
 
 /// Children of a process and the state letters they are in.

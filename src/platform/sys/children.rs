@@ -15,6 +15,8 @@ use std::process::ExitStatus;
 use nix::errno::Errno;
 use nix::libc;
 
+use super::clone::{self, CloneKind, Side};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChildExit {
     pub pid: i32,
@@ -40,10 +42,10 @@ impl Drop for NeverReturns {
 /// # Errors
 /// No more processes or memory; `EINVAL` when this process has more than one thread.
 pub(crate) fn fork(cgroup: Option<&Path>, child: impl FnOnce() -> i32) -> io::Result<i32> {
-    super::clone::check_single_thread()?;
+    clone::check_single_thread()?;
     // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from
     // unwinding into frames that belong to the parent.
-    let answer = match cgroup.and_then(|cgroup| fork_into(cgroup, 0)) {
+    let answer = match cgroup.and_then(|cgroup| fork_into(cgroup, false)) {
         Some(answer) => answer,
         None => unsafe { libc::fork() },
     };
@@ -63,13 +65,29 @@ pub(crate) fn fork(cgroup: Option<&Path>, child: impl FnOnce() -> i32) -> io::Re
 /// The C library's constant of this name is too narrow for it.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// Forks into a cgroup; `None` when that cannot be done. `more` are further flags of `clone`.
-fn fork_into(cgroup: &Path, more: libc::c_int) -> Option<i32> {
+/// Makes a child that continues here with a copy of everything, and whose parent is the parent of this process. With a
+/// cgroup of version 2 it is in that from its start, if the kernel can.
+///
+/// # Errors
+/// No more processes or memory; `EINVAL` when this process has more than one thread.
+pub(crate) fn fork_sibling(cgroup: Option<&Path>) -> io::Result<Side> {
+    clone::check_single_thread()?;
+    match cgroup.and_then(|cgroup| fork_into(cgroup, true)) {
+        Some(0) => Ok(Side::Child),
+        Some(pid) => Ok(Side::Parent(pid)),
+        None => clone::fork(CloneKind { sibling: true, ..CloneKind::default() }),
+    }
+}
+
+/// Forks into a cgroup; `None` when that cannot be done.
+fn fork_into(cgroup: &Path, sibling: bool) -> Option<i32> {
     let directory = File::open(cgroup).ok()?;
-    // `struct clone_args`, which the declarations of musl lack: flags first, the signal of the child's end, the cgroup last.
+    // `struct clone_args`, which the declarations of musl lack: flags first, the signal of the child's end, the cgroup last. A
+    // sibling's signal is that of this process.
+    let (flags, signal) = if sibling { (libc::CLONE_PARENT, 0) } else { (0, libc::SIGCHLD) };
     let mut arguments = [0_u64; 11];
-    arguments[0] = CLONE_INTO_CGROUP | u64::from(more.unsigned_abs());
-    arguments[4] = u64::from(libc::SIGCHLD.unsigned_abs());
+    arguments[0] = CLONE_INTO_CGROUP | u64::from(flags.unsigned_abs());
+    arguments[4] = u64::from(signal.unsigned_abs());
     arguments[10] = u64::try_from(directory.as_raw_fd()).ok()?;
     // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and returns here. The
     // kernel reads the arguments, a local of this function.
@@ -77,17 +95,11 @@ fn fork_into(cgroup: &Path, more: libc::c_int) -> Option<i32> {
     i32::try_from(answer).ok().filter(|answer| *answer >= 0)
 }
 
-/// Runs a program with an empty environment and these three streams. Returns the process's id: the caller waits for it. With a
-/// cgroup of version 2 the process is in it from its start, if the kernel can.
+/// Runs a program with an empty environment and these three streams. Returns the process's id: the caller waits for it.
 ///
 /// # Errors
 /// No more processes or memory; a NUL in an argument; the program cannot be run.
-pub(crate) fn spawn(
-    program: &Path,
-    arguments: &[&OsStr],
-    streams: [BorrowedFd<'_>; 3],
-    cgroup: Option<&Path>,
-) -> io::Result<i32> {
+pub(crate) fn spawn(program: &Path, arguments: &[&OsStr], streams: [BorrowedFd<'_>; 3]) -> io::Result<i32> {
     let path = CString::new(program.as_os_str().as_bytes())?;
     let arguments: Vec<CString> =
         arguments.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?;
@@ -96,19 +108,14 @@ pub(crate) fn spawn(
     let environment = [std::ptr::null()];
     // It closes when the program runs; until then it takes the number of the error.
     let (mut failed, fails) = io::pipe()?;
-    let forked = cgroup.and_then(|cgroup| fork_into(cgroup, libc::CLONE_VFORK)).map_or_else(
-        || {
-            let flags = libc::c_long::from(libc::CLONE_VFORK | libc::SIGCHLD);
-            // SAFETY: as in `fork_into`. The order of the arguments differs between architectures, and they are all null.
-            unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) }
-        },
-        libc::c_long::from,
-    );
+    let flags = libc::c_long::from(libc::CLONE_VFORK | libc::SIGCHLD);
+    // SAFETY: as in `fork_into`. The order of the arguments differs between architectures, and they are all null.
+    let forked = unsafe { libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) };
     match forked {
         -1 => Err(io::Error::last_os_error()),
         // The child of a process that may have other threads: until the program runs it only makes system calls.
         0 => {
-            super::clone::reset_signals();
+            clone::reset_signals();
             for (number, stream) in (0..).zip(streams) {
                 // SAFETY: duplicating onto the three standard descriptors, which the streams are not among: the process has them.
                 unsafe { libc::dup2(stream.as_raw_fd(), number) };
@@ -346,7 +353,7 @@ mod tests {
             let (mut said, says) = io::pipe().unwrap();
             let words: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
             let streams = [null.as_fd(), says.as_fd(), null.as_fd()];
-            let pid = spawn(Path::new(program), &words, streams, None).unwrap();
+            let pid = spawn(Path::new(program), &words, streams).unwrap();
             drop(says);
             let mut text = String::new();
             said.read_to_string(&mut text).unwrap();
@@ -357,8 +364,7 @@ mod tests {
         assert_eq!(busybox(&["env"]).1, "");
         let (_, signals) = busybox(&["grep", "Sig[BI]", "/proc/self/status"]);
         assert_eq!(signals, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
-        let kind =
-            |program: &str| spawn(Path::new(program), &[], [null.as_fd(); 3], None).unwrap_err().kind();
+        let kind = |program: &str| spawn(Path::new(program), &[], [null.as_fd(); 3]).unwrap_err().kind();
         assert_eq!(kind("/nowhere"), io::ErrorKind::NotFound);
         assert_eq!(kind("/etc/passwd"), io::ErrorKind::PermissionDenied);
         assert_eq!(kind("a\0b"), io::ErrorKind::InvalidInput);
@@ -378,7 +384,7 @@ mod tests {
                 i32::from(table.lines().any(|line| line == format!("0::/{name}")))
             };
             let pid = fork(Some(cgroup), is_inside).unwrap();
-            assert_eq!(super::super::clone::wait(pid).unwrap(), code, "{}", cgroup.display());
+            assert_eq!(clone::wait(pid).unwrap(), code, "{}", cgroup.display());
         }
         std::fs::remove_dir(&cgroup).unwrap();
     }

@@ -1,9 +1,10 @@
-//! The running program, in a form that cannot be written to.
+//! The running program: in a form that cannot be written to, and under another command line.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use nix::libc;
@@ -49,8 +50,33 @@ pub fn read_only(program: &Path) -> io::Result<OwnedFd> {
     if set == 0 { Ok(tree) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Replaces the command line of this process as others see it (`/proc/<pid>/cmdline`). It cannot become longer: what does not
+/// fit is cut off. Does nothing where the kernel does not tell where it is, as an emulator's.
+pub(crate) fn set_command_line(words: &[&OsStr]) {
+    let Some(range) = command_line() else { return };
+    let mut bytes: Vec<u8> = words.join(OsStr::new("\0")).into_vec();
+    bytes.truncate(range.len().saturating_sub(1));
+    bytes.resize(range.len(), 0);
+    // SAFETY: the kernel's answer, of this very process: the memory of its arguments, which can be written, stays as long as the
+    // process does, and nothing else refers to. The last byte remains a NUL, so each argument that begins in it still ends.
+    unsafe {
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(range.start);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, range.len());
+    }
+}
+
+/// The addresses of this process's command line: fields 48 and 49 of its `stat`.
+fn command_line() -> Option<Range<usize>> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may hold anything; field 3 is the first after it.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(45).map(str::parse);
+    let range = fields.next()?.ok()?..fields.next()?.ok()?;
+    (range.start > 0 && range.start < range.end).then_some(range)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::fs::File;
     use std::os::unix::fs::OpenOptionsExt;
     use std::os::unix::process::CommandExt;
@@ -87,5 +113,23 @@ mod tests {
             Err(error) => assert!(crate::platform::sys::node::kernel_version() < (5, 12), "{error}"),
         }
         std::fs::remove_file(&copy).unwrap();
+    }
+
+    #[test]
+    fn the_command_line_is_replaced_as_far_as_it_fits() {
+        use crate::platform::sys::clone::{CloneKind, Side, exit, fork, wait};
+        let shown = || std::fs::read("/proc/self/cmdline").unwrap();
+        let room = shown().len();
+        let long = OsString::from("x".repeat(room));
+        let check = || {
+            set_command_line(&["a".as_ref(), "b c".as_ref()]);
+            let is_short = shown().starts_with(b"a\0b c\0\0") && shown().len() == room;
+            set_command_line(&[&long]);
+            is_short && shown() == [long.as_bytes()[1..].to_vec(), vec![0]].concat()
+        };
+        match fork(CloneKind::default()).unwrap() {
+            Side::Child => exit(i32::from(!check())),
+            Side::Parent(pid) => assert_eq!(wait(pid).unwrap(), 0),
+        }
     }
 }

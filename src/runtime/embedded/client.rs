@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use session::{AttachSession, ExecSession, Streams, Watch};
 pub(super) use spawn::READY;
-pub use spawn::{Spawned, spawn_monitor};
+pub use spawn::{ForkServer, Spawned};
 
 use super::facts::ContainerFacts;
 use super::layout::{ContainerDir, SandboxDir};

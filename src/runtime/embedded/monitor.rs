@@ -9,18 +9,20 @@ mod cgroup;
 mod connection;
 mod container;
 mod exec;
+mod fork_server;
 mod log;
 mod request;
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use connection::ClientConnection;
 use container::Container;
 use exec::Exec;
+pub use fork_server::main;
 use log::Entries;
 
 use super::client::READY;
@@ -109,16 +111,10 @@ struct Monitor {
     release_memory_at: Option<Instant>,
 }
 
-/// `agent monitor DIR`: the process. Reports on standard output whether it is ready, and writes nothing more
-/// there.
-#[must_use]
-pub fn main(arguments: &[OsString]) -> u8 {
-    let said =
-        match arguments {
-            [directory] => Monitor::set_up(directory),
-            _ => Err("agent monitor requires exactly one directory; it is for internal use by the agent"
-                .to_owned()),
-        };
+/// The monitor of the sandbox in this directory. Reports on standard output whether it is ready, and writes nothing more
+/// there. Returns its exit code.
+fn run(directory: &Path) -> u8 {
+    let said = Monitor::set_up(directory);
     let (monitor, word) = match said {
         Ok(monitor) => (Some(monitor), READY),
         Err(ref message) => (None, message.as_bytes()),
@@ -151,11 +147,10 @@ fn log_error(what: &dyn std::fmt::Display) {
 impl Monitor {
     /// Not inlined: its stack frame must not become part of the frames that stay.
     #[inline(never)]
-    fn set_up(directory: &OsString) -> Result<Self, String> {
+    fn set_up(directory: &Path) -> Result<Self, String> {
         fn context(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
-        children::close_inherited().map_err(context("close inherited descriptors"))?;
         let directory = SandboxDir(std::path::absolute(directory).map_err(context("find the directory"))?);
         let signals = children::become_supervisor().map_err(context("become a supervisor"))?;
         std::env::set_current_dir("/").map_err(context("change directory to /"))?;

@@ -7,6 +7,10 @@
 //!
 //! Owns the encoding. All input may be from an agent or monitor of another version, or garbage.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
 use crate::model::types::Timestamp;
 
 /// First byte of every request; both sides refuse a different one. Monitors live as long as their pods,
@@ -73,6 +77,28 @@ pub enum Request {
     /// Makes a PID namespace for containers to share, unless there is one: [`Reply::Running`], with its first
     /// process. Earlier monitors do not know it.
     SharePids,
+}
+
+/// The agent's request to its fork server, which is the same program: a monitor of the sandbox in a directory.
+/// Descriptors sent with it: its standard output and error. The reply is an `i32`, the process id or, negative, the number
+/// of an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fork {
+    pub(crate) directory: PathBuf,
+    /// Of version 2, in which the monitor starts.
+    pub(crate) cgroup: Option<PathBuf>,
+}
+
+impl Fork {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let paths = [Some(&self.directory), self.cgroup.as_ref()].into_iter().flatten();
+        paths.map(|path| path.as_os_str().as_bytes()).collect::<Vec<_>>().join(&0)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        let mut paths = bytes.split(|byte| *byte == 0).map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        Self { directory: paths.next().unwrap_or_default(), cgroup: paths.next() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -413,5 +439,13 @@ mod tests {
         let mut packet = Request::Watch.encode();
         packet[0] = VERSION + 1;
         assert_eq!(Request::decode(&packet), Err(ProtocolError::Version(VERSION + 1)));
+    }
+
+    #[test]
+    fn a_fork_is_read_as_it_was_written() {
+        for cgroup in [None, Some(PathBuf::from("/sys/fs/cgroup/pod1"))] {
+            let fork = Fork { directory: PathBuf::from("/run/agent/sandboxes/1"), cgroup };
+            assert_eq!(Fork::decode(&fork.encode()), fork);
+        }
     }
 }

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedMutexGuard, broadcast};
 
+use super::client::ForkServer;
 use super::images::ImageStore;
 use super::layout::Layout;
 use super::network::NetworkConfig;
@@ -79,11 +80,14 @@ pub(crate) const NAME: &str = "agent";
 /// This program, even after its file was replaced or removed.
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 
+/// Pods that start together need monitors within this time.
+const FORK_SERVER_IDLE: Duration = Duration::from_secs(10);
+
 #[derive(Clone, Debug)]
 pub(crate) struct EmbeddedConfig {
     /// The two trees.
     pub layout: Layout,
-    /// This program, to be run again as monitor and puller: usually [`OWN_PROGRAM`].
+    /// This program, to be run again as fork server and puller: usually [`OWN_PROGRAM`].
     pub program: PathBuf,
     pub network: NetworkConfig,
     /// Where cgroups are and which driver manages them.
@@ -152,6 +156,7 @@ struct RuntimeInner {
     warned: RefCell<std::collections::BTreeSet<String>>,
     /// This program as a file that cannot be written to; `None` when the kernel does not support that.
     program: Option<OwnedFd>,
+    fork_server: Rc<ForkServer>,
     _claim: claim::Claim,
 }
 
@@ -229,6 +234,7 @@ impl EmbeddedRuntime {
             Ok((images, facts::NodeAbilities::measure(&cgroup), program, recover::look(&layout)?))
         });
         let (images, facts, program, remains) = made.await?;
+        let fork_server = ForkServer::new(path_of(program.as_ref(), &config), FORK_SERVER_IDLE);
         let shared = Rc::new(RuntimeInner {
             config,
             clock,
@@ -242,6 +248,7 @@ impl EmbeddedRuntime {
             discarded: Cell::default(),
             warned: RefCell::default(),
             program,
+            fork_server,
             _claim: claim,
         });
         recover::recover(&shared, remains).await;
@@ -289,13 +296,18 @@ fn read_only_program() -> Option<OwnedFd> {
     }
 }
 
+/// The path of the program to run as fork server or puller.
+fn path_of(program: Option<&OwnedFd>, config: &EmbeddedConfig) -> PathBuf {
+    program.map_or_else(
+        || config.program.clone(),
+        |program| PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd())),
+    )
+}
+
 impl RuntimeInner {
-    /// The path of the program to run as monitor or puller.
+    /// The path of the program to run as puller.
     fn program(&self) -> PathBuf {
-        match &self.program {
-            Some(program) => PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd())),
-            None => self.config.program.clone(),
-        }
+        path_of(self.program.as_ref(), &self.config)
     }
 
     /// Takes the lock of a sandbox. `None` when there is no such sandbox.

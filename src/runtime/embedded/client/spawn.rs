@@ -1,19 +1,26 @@
 //! How a monitor is started, and how its exit is collected.
 
+use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
+
 use super::super::layout::SandboxDir;
+use super::super::protocol::Fork;
 use super::{MonitorError, within};
 use crate::platform::rt;
-use crate::platform::sys::children;
-use crate::platform::sys::packets::set_nonblocking;
+use crate::platform::sys::packets::{self, Descriptors, set_nonblocking};
 use crate::platform::sys::reactor::Polled;
+use crate::platform::sys::{children, clone};
 
 /// How long making namespaces may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,48 +52,134 @@ impl Spawned {
     }
 }
 
-/// Runs `program monitor DIR` and waits until the pod's namespaces exist and the monitor's socket answers.
-/// `program` is a path; `/proc/self/fd/N` of [`crate::platform::sys::own_program::read_only_exe`] where the
-/// kernel can. With a cgroup of version 2 it is in that from its start, where the kernel can.
-///
-/// # Errors
-/// What the monitor reports that it could not do; nothing of it is left then.
-pub async fn spawn_monitor(
-    program: &Path,
-    directory: &SandboxDir,
-    cgroup: Option<PathBuf>,
-) -> Result<Spawned, MonitorError> {
-    let io = |action, source| MonitorError::Io { action, path: directory.0.clone(), source };
-    let errors = errors_file(&directory.0.join("monitor.err"))
-        .map_err(|source| io("create monitor.err in", source))?;
-    let (said, says) = std::io::pipe().map_err(|source| io("create a pipe for the monitor of", source))?;
-    let (path, argument) = (program.to_owned(), directory.0.clone());
-    let spawned = rt::blocking("spawn monitor", move || {
-        let null = File::open("/dev/null")?;
-        let words = ["agent".as_ref(), "monitor".as_ref(), argument.as_os_str()];
-        children::spawn(&path, &words, [null.as_fd(), says.as_fd(), errors.as_fd()], cgroup.as_deref())
-    });
-    let pid = spawned.await.map_err(|source| MonitorError::Io {
-        action: "run",
-        path: program.to_owned(),
-        source,
-    })?;
-    let said = within(directory.0.clone(), PATIENCE, async {
-        readiness(said.into()).await.map_err(|source| io("wait for the monitor of", source))
-    });
-    let failure = match said.await {
-        Ok(said) if said == READY => return Ok(Spawned { pid }),
-        Ok(said) if said.is_empty() => {
-            MonitorError::Refused("the pod's monitor exited before it was ready".to_owned())
+/// Starts monitors. They are forked from one process, `program fork-server`, which is started when the first one is
+/// needed and ends when none was needed for a while.
+pub struct ForkServer {
+    /// A path; `/proc/self/fd/N` of [`crate::platform::sys::own_program::read_only_exe`] where the kernel can.
+    program: PathBuf,
+    /// How long the process stays for the next monitor.
+    idle: Duration,
+    /// Its socket. Taken while a request is under way: without its reply the next one would be mistaken for it.
+    socket: Mutex<Option<Polled>>,
+    used_at: Cell<Instant>,
+}
+
+impl ForkServer {
+    #[must_use]
+    pub fn new(program: PathBuf, idle: Duration) -> Rc<Self> {
+        let used_at = Cell::new(Instant::now());
+        Rc::new(Self { program, idle, socket: Mutex::default(), used_at })
+    }
+
+    /// Starts the process, unless it is there, for a monitor that will be needed in a moment. If that fails, so will
+    /// [`Self::spawn`], which says why.
+    pub async fn prepare(self: Rc<Self>, directory: SandboxDir) {
+        let mut socket = self.socket.lock().await;
+        if socket.is_none() {
+            *socket = self.start(&directory).await.ok();
         }
-        Ok(said) => MonitorError::Refused(String::from_utf8_lossy(&said).into_owned()),
-        Err(error) => error,
-    };
-    // A child of this process and not reaped yet: the id is still its own.
-    children::kill_by_id(pid);
-    // It has ended or was killed: this takes as long as the kernel does.
-    rt::blocking("reap monitor", move || children::wait(pid).ok()).await;
-    Err(failure)
+    }
+
+    /// Starts the monitor of a sandbox and waits until the pod's namespaces exist and the monitor's socket answers. With
+    /// a cgroup of version 2 it is in that from its start, where the kernel can.
+    ///
+    /// # Errors
+    /// What the monitor reports that it could not do; nothing of it is left then.
+    pub async fn spawn(
+        self: &Rc<Self>,
+        directory: &SandboxDir,
+        cgroup: Option<PathBuf>,
+    ) -> Result<Spawned, MonitorError> {
+        let io = |action, source| MonitorError::Io { action, path: directory.0.clone(), source };
+        let errors = errors_file(&directory.0.join("monitor.err"))
+            .map_err(|source| io("create monitor.err in", source))?;
+        let (said, says) =
+            std::io::pipe().map_err(|source| io("create a pipe for the monitor of", source))?;
+        let pid = self.fork(directory, cgroup, [says.as_fd(), errors.as_fd()]).await?;
+        drop(says);
+        let said = within(directory.0.clone(), PATIENCE, async {
+            readiness(said.into()).await.map_err(|source| io("wait for the monitor of", source))
+        });
+        let failure = match said.await {
+            Ok(said) if said == READY => return Ok(Spawned { pid }),
+            Ok(said) if said.is_empty() => {
+                MonitorError::Refused("the pod's monitor exited before it was ready".to_owned())
+            }
+            Ok(said) => MonitorError::Refused(String::from_utf8_lossy(&said).into_owned()),
+            Err(error) => error,
+        };
+        // A child of this process and not reaped yet: the id is still its own.
+        children::kill_by_id(pid);
+        // It has ended or was killed: this takes as long as the kernel does.
+        rt::blocking("reap monitor", move || children::wait(pid).ok()).await;
+        Err(failure)
+    }
+
+    /// Returns the process id of a new monitor.
+    async fn fork(
+        self: &Rc<Self>,
+        directory: &SandboxDir,
+        cgroup: Option<PathBuf>,
+        streams: [BorrowedFd<'_>; 2],
+    ) -> Result<i32, MonitorError> {
+        let mut kept = self.socket.lock().await;
+        let socket = match kept.take() {
+            Some(socket) if clone::is_connected(socket.as_fd()) => socket,
+            _ => self.start(directory).await?,
+        };
+        let request = Fork { directory: directory.0.clone(), cgroup };
+        let mut reply = [0; 4];
+        let asked = within(self.program.clone(), PATIENCE, async {
+            let io = |source| MonitorError::Io {
+                action: "fork a monitor from",
+                path: self.program.clone(),
+                source,
+            };
+            packets::send(socket.as_fd(), &request.encode(), &streams).map_err(io)?;
+            let mut none = Descriptors::default();
+            let received = socket.read_with(|socket| packets::receive(socket, &mut reply, &mut none));
+            match received.await.map_err(io)? {
+                0 => Err(io(ErrorKind::UnexpectedEof.into())),
+                _ => Ok(i32::from_ne_bytes(reply)),
+            }
+        });
+        let pid = asked.await?;
+        *kept = Some(socket);
+        self.used_at.set(Instant::now());
+        if pid > 0 {
+            return Ok(pid);
+        }
+        let source = io::Error::from_raw_os_error(pid.saturating_neg());
+        Err(MonitorError::Io { action: "fork the monitor of", path: directory.0.clone(), source })
+    }
+
+    /// Starts the process. Its command line has room for that of the monitor of a sandbox in such a directory.
+    async fn start(self: &Rc<Self>, directory: &SandboxDir) -> Result<Polled, MonitorError> {
+        let io = |source| MonitorError::Io { action: "run", path: self.program.clone(), source };
+        let (socket, stdin) = packets::pair().map_err(io)?;
+        let (path, room) = (self.program.clone(), " ".repeat(directory.0.as_os_str().len()));
+        let started = rt::blocking("start fork server", move || {
+            let null = File::options().read(true).write(true).open("/dev/null")?;
+            let words = ["agent", "fork-server", &room].map(OsStr::new);
+            children::spawn(&path, &words, [stdin.as_fd(), null.as_fd(), null.as_fd()])
+        });
+        let pid = started.await.map_err(io)?;
+        rt::spawn("reap fork server", Spawned { pid }.reap());
+        self.used_at.set(Instant::now());
+        rt::spawn("end fork server", Rc::clone(self).end_when_unused());
+        Polled::readable(socket).map_err(io)
+    }
+
+    async fn end_when_unused(self: Rc<Self>) {
+        loop {
+            sleep_until(self.used_at.get() + self.idle).await;
+            let mut socket = self.socket.lock().await;
+            if self.used_at.get() + self.idle <= Instant::now() {
+                *socket = None;
+                return;
+            }
+        }
+    }
 }
 
 /// The monitor's warnings are for the owner of the node.

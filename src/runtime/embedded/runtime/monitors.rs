@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::super::client::{self, Monitor, Watch};
+use super::super::client::{Monitor, Watch};
 use super::super::facts::unified;
 use super::super::layout::SandboxDir;
 use super::processes::Process;
@@ -25,12 +25,17 @@ pub(super) async fn spawn(
     cgroups: &[PathBuf],
 ) -> Result<i32, Failure> {
     let cgroup = unified(cgroups).map(Path::to_owned);
-    let spawned = client::spawn_monitor(&shared.program(), dir, cgroup).await;
+    let spawned = shared.fork_server.spawn(dir, cgroup).await;
     let spawned = spawned
         .map_err(|error| Failure::refused(format!("failed to start the pod's monitor: {}", chain(&error))))?;
     let pid = spawned.pid;
     rt::spawn("reap monitor", spawned.reap());
     Ok(pid)
+}
+
+/// Does what a monitor's start begins with, beside what has to be done before it.
+pub(super) fn prepare(shared: &RuntimeInner, dir: &SandboxDir) {
+    rt::spawn("prepare monitor", Rc::clone(&shared.fork_server).prepare(dir.clone()));
 }
 
 /// A handle on a sandbox's monitor, whether or not the monitor exists.

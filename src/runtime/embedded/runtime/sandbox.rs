@@ -92,6 +92,7 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
         monitor_protocol: protocol::VERSION,
         ..SandboxRecord::default()
     };
+    monitors::prepare(shared, &dir);
     let (mut record, skipped) = {
         let (dir, cgroup) = (dir.clone(), shared.config.cgroup.clone());
         let prepared = move || prepare(&dir, &cgroup, &mut record).map(|skipped| (record, skipped));
