@@ -38,7 +38,7 @@ use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec};
 use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::provenance::first_seen;
 use crate::model::source::SourceUpdate;
-use crate::model::types::{PodSource, PodUid};
+use crate::model::types::{PodFullName, PodSource, PodUid};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt::notify::Notifier;
@@ -215,9 +215,28 @@ impl<R: Runtime> Kubelet<R> {
         self.view.mark_source_reported(PodSource::Api);
         self.apply_node_changes();
         self.workers.reserve_admitted(&wanted);
+        // What a source has read already. A new pod does not wait until all pods that may be running have been compared; one
+        // that replaces another does.
+        let mut changes = Vec::new();
+        while let Ok(update) = self.updates.try_recv() {
+            self.view.mark_source_reported(update.source);
+            changes.extend(self.pod_config.apply(update).await);
+        }
+        let names: BTreeSet<PodFullName> = wanted.iter().map(|pod| pod.pod_ref().full_name()).into_set();
+        let is_new = |change: &PodChange| {
+            change.op == PodOp::Add && !names.contains(&change.pod.pod.pod_ref().full_name())
+        };
+        let (new, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_new);
+        for change in new {
+            self.dispatch(change);
+        }
         for pod in wanted {
             self.update_pod(pod);
         }
+        for change in changes {
+            self.dispatch(change);
+        }
+        self.workers.observe_if_objects_changed();
         self.publish_sources();
         if self.pod_config.has_garbage() {
             self.collect_garbage().await;

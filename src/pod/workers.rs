@@ -30,6 +30,7 @@ use crate::model::types::{ContainerName, PodFullName, PodUid};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::platform::rt::live::Live;
+use crate::platform::rt::turns::Turns;
 use crate::pod::admission::Admission;
 use crate::pod::admission::rules::was_admitted;
 use crate::pod::executor::Executor;
@@ -116,6 +117,8 @@ struct WorkersInner<R> {
     dead: RefCell<BTreeMap<PodUid, (usize, usize)>>,
     /// The node's disk is short of room: dead containers are removed as soon as another has replaced them.
     short_of_disk: Cell<bool>,
+    /// For the first sync of each pod: of the many pods of a start, those that are under way go on between two others.
+    first_syncs: Turns,
 }
 
 impl<R: Runtime> PodWorkers<R> {
@@ -131,6 +134,7 @@ impl<R: Runtime> PodWorkers<R> {
             earlier: RefCell::default(),
             dead: RefCell::default(),
             short_of_disk: Cell::new(false),
+            first_syncs: Turns::default(),
         };
         Self { shared: Rc::new(shared) }
     }

@@ -40,7 +40,7 @@ use crate::platform::sys::identity::directory_identity;
 /// A directory with more files than this is a mistake in `staticPodPath`.
 pub(crate) const MAX_FILES: usize = 20_000;
 /// Files checked before other tasks get a turn.
-const FILES_PER_TURN: usize = 50;
+const FILES_PER_TURN: usize = 100;
 /// A change soon after a rescan may be one of many: wait for quiet before the next rescan.
 const BURST: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_millis(1);

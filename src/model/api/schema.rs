@@ -57,8 +57,7 @@ struct Block {
 
 impl Block {
     fn name<'s>(&self, text: &'s str) -> &'s str {
-        let text = &text[self.start..self.end];
-        text.split([' ', ':', '\n']).next().unwrap_or(text)
+        before(&text[self.start..self.end], |byte| matches!(byte, b' ' | b':' | b'\n'))
     }
 }
 
@@ -275,7 +274,7 @@ fn sorted_line<'s>(body: &'s str, name: &str) -> Option<&'s str> {
         let half = &left.as_bytes()[..left.len() / 2];
         let start = half.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let (line, _) = left[start..].split_once('\n').unwrap_or((&left[start..], ""));
-        let known = line[1..].split([' ', '!']).next().unwrap_or_default();
+        let known = before(&line[1..], |byte| matches!(byte, b' ' | b'!'));
         match known.cmp(name) {
             Ordering::Equal => return Some(line),
             Ordering::Less => left = left[start..].get(line.len() + 1..).unwrap_or_default(),
@@ -319,6 +318,13 @@ impl<'s> Field<'s> {
     pub fn mark(&self, name: &str) -> Option<&'s str> {
         mark(self.marks, name)
     }
+}
+
+/// The text before the first such byte, which is ASCII. A pattern of several characters goes through the text character by
+/// character, and there are thousands of lookups for each start.
+fn before(text: &str, is_end: impl Fn(u8) -> bool) -> &str {
+    let end = text.bytes().position(is_end);
+    end.map_or(text, |end| &text[..end])
 }
 
 /// A shape without `[]` and `{}`.

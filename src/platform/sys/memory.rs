@@ -1,20 +1,19 @@
 //! Memory that the C library's allocator keeps, and how it is released.
 
-/// Keeps glibc to one arena: every further thread would otherwise get one of its own, and the memory that the
-/// start of fifty pods uses in it is never returned. The agent has one busy thread, so there is no contention
-/// for the arena. Elsewhere (musl) there is nothing to do.
+/// Limits glibc's arenas: every thread would otherwise get one of its own, and memory that the start of fifty pods uses in it
+/// is not returned. Threads that share one wait for each other's lock. Elsewhere (musl) there is nothing to do.
 #[cfg(target_env = "gnu")]
-pub(crate) fn use_one_arena() {
+pub(crate) fn limit_arenas(count: u8) {
     // SAFETY: mallopt takes two plain integers; it may be called at any time, and this is before any other
     // thread exists.
     unsafe {
-        nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1);
+        nix::libc::mallopt(nix::libc::M_ARENA_MAX, nix::libc::c_int::from(count));
     }
 }
 
 /// Nothing to do for this C library.
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn use_one_arena() {}
+pub(crate) fn limit_arenas(_count: u8) {}
 
 /// Gives free memory back to the kernel, where the C library keeps it.
 #[cfg(target_env = "gnu")]

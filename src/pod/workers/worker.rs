@@ -83,6 +83,7 @@ pub(super) struct Worker<R> {
     over: bool,
     /// By its stored status the pod held a place when this process began.
     had_place: bool,
+    was_synced: bool,
 }
 
 impl<R: Runtime> Worker<R> {
@@ -108,6 +109,7 @@ impl<R: Runtime> Worker<R> {
             ending: None,
             over: false,
             had_place: false,
+            was_synced: false,
         }
     }
 
@@ -207,6 +209,9 @@ impl<R: Runtime> Worker<R> {
     }
 
     async fn sync(&mut self) -> Next {
+        if !std::mem::replace(&mut self.was_synced, true) {
+            self.shared.first_syncs.next().await;
+        }
         if let Some(event) = self.has_ended_before() {
             self.on_event(event).await;
             return Next::Now;

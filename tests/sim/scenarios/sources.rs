@@ -80,6 +80,32 @@ fn the_pod_that_has_the_name_keeps_it_through_a_restart() {
 }
 
 #[test]
+fn a_new_pod_starts_before_the_running_ones_are_compared() {
+    const RUNNING: usize = 30;
+    simulate(async {
+        let mut node = node().await;
+        let names: Vec<String> = (0..RUNNING).map(|number| format!("old{number}")).collect();
+        let mut manifests: Vec<Manifest> =
+            names.iter().map(|name| Manifest::new(name, "Always", Act::Forever)).collect();
+        node.want(PodSource::File, &files(&manifests.iter().collect::<Vec<_>>()));
+        node.wait(MINUTE).await;
+        node.crash();
+        node.fake.clear_calls();
+        node.start().await;
+        // Read before the agent has started a worker. Its name is the last, as its file is.
+        manifests.push(Manifest::new("young", "Always", Act::Forever));
+        node.want(PodSource::File, &files(&manifests.iter().collect::<Vec<_>>()));
+        node.wait(MINUTE).await;
+        let calls = node.fake.calls();
+        let compared = calls.iter().take_while(|call| call.call != "RunPodSandbox");
+        let compared = compared.filter(|call| call.call == "PodSandboxStatus").count();
+        assert!(compared < RUNNING / 2, "{compared} of {RUNNING} came first");
+        assert_eq!(calls.iter().filter(|call| call.call == "RunPodSandbox").count(), 1);
+        assert!(names.iter().chain([&"young".to_owned()]).all(|name| running(&node, name).len() == 1));
+    });
+}
+
+#[test]
 fn orphans_are_removed_only_after_every_source_has_spoken() {
     simulate(async {
         let mut node = node_with(&[PodSource::File, PodSource::Http]).await;

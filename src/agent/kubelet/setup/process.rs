@@ -45,9 +45,12 @@ pub(super) async fn acquire_lock(
     Ok(Some(Some(held)))
 }
 
+/// The main thread's, which decodes the store at a start, and that of all others, which read records meanwhile.
+const ARENAS: u8 = 2;
+
 /// Sets limits of this process. None of them is essential for the start.
 pub(super) fn limit_process(resolved: &Resolved) {
-    memory::use_one_arena();
+    memory::limit_arenas(ARENAS);
     if !node::is_root() {
         log::error!("Agent is not running as root");
     }

@@ -38,18 +38,17 @@ fn forget_over(
     stale: &mut dyn FnMut(&TrackedConnection) -> bool,
 ) -> Result<usize, NetlinkError> {
     let mut found: Vec<(u8, Vec<u8>)> = Vec::new();
-    for family in [2, 10] {
-        let message = Message::new(GET, DUMP, &[family, 0, 0, 0]);
-        let answer = socket.query("list connections", message, |_, body| {
-            let Some((connection, original)) = parse(body) else { return };
-            if found.len() < MAX_FORGOTTEN && stale(&connection) {
-                found.push((family, original.to_vec()));
-            }
-        });
-        match answer {
-            Err(error) if error.is_unsupported() => {}
-            other => other?,
+    // Of all families at once: the kernel goes through its whole table for each list.
+    let message = Message::new(GET, DUMP, &[0, 0, 0, 0]);
+    let answer = socket.query("list connections", message, |_, body| {
+        let (Some(family), Some((connection, original))) = (body.first(), parse(body)) else { return };
+        if found.len() < MAX_FORGOTTEN && stale(&connection) {
+            found.push((*family, original.to_vec()));
         }
+    });
+    match answer {
+        Err(error) if error.is_unsupported() => {}
+        other => other?,
     }
     for (family, original) in &found {
         let message = Message::new(DELETE, 0, &[*family, 0, 0, 0]).bytes(TUPLE_ORIGINAL | 0x8000, original);

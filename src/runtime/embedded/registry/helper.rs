@@ -30,7 +30,7 @@ const DISK_PATIENCE: Duration = Duration::from_secs(600);
 /// `agent pull-helper`: the child. Its exit code carries no more information than its last line.
 #[must_use]
 pub fn helper_main() -> u8 {
-    memory::use_one_arena();
+    memory::limit_arenas(1);
     background::lower_priority();
     let mut stdout = std::io::stdout();
     let mut tell = |progress: Progress| {
