@@ -315,7 +315,9 @@ pub fn start_time(pid: i32) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::fd::AsFd;
+    use std::path::PathBuf;
 
     use super::*;
 
@@ -371,22 +373,45 @@ mod tests {
         assert_eq!(reap(), None, "nothing is left of those");
     }
 
-    #[test]
-    fn a_child_starts_in_its_cgroup_or_where_its_parent_is() {
+    /// A new cgroup of version 2, to be removed by the caller, and the name that processes in it show.
+    fn cgroup(purpose: &str) -> (PathBuf, String) {
         let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
         let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists()).unwrap();
-        let name = format!("agent-fork-{}", std::process::id());
-        let cgroup = root.join(&name);
-        std::fs::create_dir(&cgroup).unwrap();
-        for (cgroup, code) in [(cgroup.as_path(), 1), (&root.join("missing"), 0), (Path::new("/"), 0)] {
-            let is_inside = || {
-                let table = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-                i32::from(table.lines().any(|line| line == format!("0::/{name}")))
-            };
-            let pid = fork(Some(cgroup), is_inside).unwrap();
+        let name = format!("agent-{purpose}-{}", std::process::id());
+        std::fs::create_dir(root.join(&name)).unwrap();
+        (root.join(&name), format!("0::/{name}"))
+    }
+
+    fn is_inside(name: &str) -> bool {
+        std::fs::read_to_string("/proc/self/cgroup").unwrap().lines().any(|line| line == name)
+    }
+
+    #[test]
+    fn a_child_starts_in_its_cgroup_or_where_its_parent_is() {
+        let (own, name) = cgroup("fork");
+        for (cgroup, code) in [(own.as_path(), 1), (&own.join("missing"), 0), (Path::new("/"), 0)] {
+            let pid = fork(Some(cgroup), || i32::from(is_inside(&name))).unwrap();
             assert_eq!(clone::wait(pid).unwrap(), code, "{}", cgroup.display());
         }
-        std::fs::remove_dir(&cgroup).unwrap();
+        std::fs::remove_dir(&own).unwrap();
+    }
+
+    #[test]
+    fn a_sibling_is_a_child_of_the_parent_and_in_its_cgroup() {
+        let (own, name) = cgroup("sibling");
+        for (cgroup, code) in [(Some(own.as_path()), 1), (Some(Path::new("/")), 0), (None, 0)] {
+            let (mut said, mut says) = io::pipe().unwrap();
+            let forker = fork(None, || match fork_sibling(cgroup).unwrap() {
+                Side::Child => i32::from(is_inside(&name)),
+                Side::Parent(pid) => i32::from(says.write_all(&pid.to_ne_bytes()).is_err()),
+            })
+            .unwrap();
+            assert_eq!(clone::wait(forker).unwrap(), 0);
+            let mut pid = [0; 4];
+            said.read_exact(&mut pid).unwrap();
+            assert_eq!(clone::wait(i32::from_ne_bytes(pid)).unwrap(), code, "{cgroup:?}");
+        }
+        std::fs::remove_dir(&own).unwrap();
     }
 
     #[test]
