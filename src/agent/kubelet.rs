@@ -217,9 +217,9 @@ impl<R: Runtime> Kubelet<R> {
         self.workers.reserve_admitted(&wanted);
         // What a source has read already. A new pod does not wait until all pods that may be running have been compared; one
         // that replaces another does.
-        let mut changes = Vec::new();
+        let (mut reported, mut changes) = (Vec::new(), Vec::new());
         while let Ok(update) = self.updates.try_recv() {
-            self.view.mark_source_reported(update.source);
+            reported.push(update.source);
             changes.extend(self.pod_config.apply(update).await);
         }
         let names: BTreeSet<PodFullName> = wanted.iter().map(|pod| pod.pod_ref().full_name()).into_set();
@@ -237,6 +237,9 @@ impl<R: Runtime> Kubelet<R> {
             self.dispatch(change);
         }
         self.workers.observe_if_objects_changed();
+        for source in reported {
+            self.view.mark_source_reported(source);
+        }
         self.publish_sources();
         if self.pod_config.has_garbage() {
             self.collect_garbage().await;

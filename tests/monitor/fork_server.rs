@@ -88,11 +88,18 @@ fn a_program_that_cannot_be_run_as_fork_server_is_named() {
         );
         // It ends at once.
         let other = spawn("/bin/true").await.unwrap_err();
-        assert!(
-            matches!(other, MonitorError::Io { .. }) && other.to_string().contains("/bin/true"),
-            "{other}"
-        );
+        let sending = matches!(other, MonitorError::Io { action: "fork the monitor of", .. });
+        assert!(sending || other.to_string() == "/bin/true fork-server exited", "{other}");
     });
+}
+
+#[test]
+fn a_person_who_starts_a_fork_server_is_told() {
+    let output =
+        Command::new(binary()).arg("fork-server").stdin(File::open("/dev/null").unwrap()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("fork-server, which only the agent starts"), "{said}");
 }
 
 /// A new agent looks for monitors by their command lines, once. One that is forked for the agent before it, and would only

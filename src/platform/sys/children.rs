@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
+use std::str::FromStr;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -307,10 +308,13 @@ pub(crate) fn set_stdio(
 /// A process's start time, in clock ticks since boot: with its id, this identifies it permanently.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name in parentheses may hold anything; the fields after the last one are numbers.
-    stat.rsplit_once(')')
-        .and_then(|(_, fields)| fields.split_whitespace().nth(19)?.parse().ok())
-        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    stat_field(&stat, 22).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A number in `/proc/<pid>/stat`, counted from 1 as in proc(5); 4 at least.
+pub(super) fn stat_field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
+    // The name in parentheses, field 2, may hold anything.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use nix::libc;
 
+use super::children::stat_field;
+
 /// The agent's own executable as [`read_only`] makes it.
 ///
 /// # Errors
@@ -65,12 +67,10 @@ pub(crate) fn set_command_line(words: &[&OsStr]) {
     }
 }
 
-/// The addresses of this process's command line: fields 48 and 49 of its `stat`.
+/// The addresses of this process's command line.
 fn command_line() -> Option<Range<usize>> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may hold anything; field 3 is the first after it.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(45).map(str::parse);
-    let range = fields.next()?.ok()?..fields.next()?.ok()?;
+    let range = stat_field(&stat, 48)?..stat_field(&stat, 49)?;
     (range.start > 0 && range.start < range.end).then_some(range)
 }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -129,17 +129,14 @@ impl ForkServer {
         };
         let request = Fork { directory: directory.0.clone(), cgroup };
         let mut reply = [0; 4];
-        let asked = within(self.program.clone(), PATIENCE, async {
-            let io = |source| MonitorError::Io {
-                action: "fork a monitor from",
-                path: self.program.clone(),
-                source,
-            };
+        let io =
+            |source| MonitorError::Io { action: "fork the monitor of", path: directory.0.clone(), source };
+        let asked = within(directory.0.clone(), PATIENCE, async {
             packets::send(socket.as_fd(), &request.encode(), &streams).map_err(io)?;
             let mut none = Descriptors::default();
             let received = socket.read_with(|socket| packets::receive(socket, &mut reply, &mut none));
             match received.await.map_err(io)? {
-                0 => Err(io(ErrorKind::UnexpectedEof.into())),
+                0 => Err(MonitorError::Refused(format!("{} fork-server exited", self.program.display()))),
                 _ => Ok(i32::from_ne_bytes(reply)),
             }
         });
@@ -149,8 +146,7 @@ impl ForkServer {
         if pid > 0 {
             return Ok(pid);
         }
-        let source = io::Error::from_raw_os_error(pid.saturating_neg());
-        Err(MonitorError::Io { action: "fork the monitor of", path: directory.0.clone(), source })
+        Err(io(io::Error::from_raw_os_error(pid.saturating_neg())))
     }
 
     /// Starts the process. Its command line has room for that of the monitor of a sandbox in such a directory.

@@ -21,7 +21,10 @@ pub fn main() -> u8 {
     match serve() {
         Ok(None) => 0,
         Ok(Some(directory)) => super::run(&directory),
-        Err(_) => 1,
+        Err(error) => {
+            super::log_error(&format_args!("agent fork-server, which only the agent starts: {error}"));
+            1
+        }
     }
 }
 
@@ -35,9 +38,15 @@ fn serve() -> io::Result<Option<PathBuf>> {
     let (socket, null) = (io::stdin(), io::stdout());
     let mut bytes = [0; MAX_MESSAGE];
     loop {
-        packets::wait(socket.as_fd())?;
         let mut descriptors = Descriptors::default();
-        let length = packets::receive(socket.as_fd(), &mut bytes, &mut descriptors)?;
+        let length = match packets::receive(socket.as_fd(), &mut bytes, &mut descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                packets::wait(socket.as_fd())?;
+                continue;
+            }
+            // At once if it is no socket: a person has started this.
+            other => other?,
+        };
         if length == 0 {
             return Ok(None);
         }
