@@ -216,13 +216,18 @@ impl<R: Runtime> Kubelet<R> {
         self.apply_node_changes();
         self.workers.reserve_admitted(&wanted);
         // What a source has read already. A new pod does not wait until all pods that may be running have been compared; one
-        // that replaces another does.
+        // that replaces another does, and so does one that was removed meanwhile: its changes stay in their order.
         let (mut reported, mut changes) = (Vec::new(), Vec::new());
         while let Ok(update) = self.updates.try_recv() {
             reported.push(update.source);
             changes.extend(self.pod_config.apply(update).await);
         }
-        let names: BTreeSet<PodFullName> = wanted.iter().map(|pod| pod.pod_ref().full_name()).into_set();
+        let removed = changes.iter().filter(|change| change.op == PodOp::Remove);
+        let names: BTreeSet<PodFullName> = wanted
+            .iter()
+            .map(|pod| pod.pod_ref().full_name())
+            .chain(removed.map(|change| change.pod.pod.pod_ref().full_name()))
+            .into_set();
         let is_new = |change: &PodChange| {
             change.op == PodOp::Add && !names.contains(&change.pod.pod.pod_ref().full_name())
         };

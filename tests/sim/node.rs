@@ -53,8 +53,8 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use super::disk::Disk;
 
-/// As the program has it: whole sets are large and rare.
-const SOURCE_QUEUE: usize = 2;
+/// More than the program has: while it stores what it has taken, its sources can send on.
+const SOURCE_QUEUE: usize = 4;
 /// As the program has it.
 const PLEG_QUEUE: usize = 4;
 /// 20 November 2026, 16:00 UTC.

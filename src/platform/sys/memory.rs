@@ -39,7 +39,8 @@ pub(crate) fn release_memory() {
 /// Releases unmodified pages of files and the unused part of the stack. Free heap stays.
 pub(in crate::platform) fn forget_pages() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
-    for range in maps.lines().filter_map(reloadable) {
+    let own = own_inode(&maps).unwrap_or_default();
+    for range in maps.lines().filter_map(|line| reloadable(line, own)) {
         forget(range);
     }
     let here = std::ptr::from_ref(&maps).addr();
@@ -59,13 +60,20 @@ fn range_of(line: &str) -> Option<Range> {
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
-/// A mapping of `/proc/self/maps` whose pages equal the file's: code, or constants before any that a linker
-/// patches.
-fn reloadable(line: &str) -> Option<Range> {
+/// A mapping of `/proc/self/maps` whose pages equal the file's: code, or of this program, whose inode is `own`, constants
+/// before any that a linker patches. A library's first mapping may be gone by now: another thread opens it.
+fn reloadable(line: &str, own: &str) -> Option<Range> {
     let mut words = line.split_whitespace().skip(1);
     let (access, offset, inode) = (words.next()?, words.next()?, words.nth(1)?);
-    let untouched = access == "r-xp" || (access == "r--p" && offset.bytes().all(|digit| digit == b'0'));
-    if untouched && inode != "0" { range_of(line) } else { None }
+    let is_first = access == "r--p" && inode == own && offset.bytes().all(|digit| digit == b'0');
+    if inode != "0" && (access == "r-xp" || is_first) { range_of(line) } else { None }
+}
+
+/// The inode of the file that this function is in.
+fn own_inode(maps: &str) -> Option<&str> {
+    let here = own_inode as fn(&str) -> Option<&str> as usize;
+    let is_own = |line: &&str| range_of(line).is_some_and(|(from, to)| (from..to).contains(&here));
+    maps.lines().find(is_own)?.split_whitespace().nth(4)
 }
 
 /// The part of the stack's mapping below the frames in use. The stack grows downwards on all supported
@@ -95,8 +103,10 @@ mod tests {
             format!("00200000-003f0000 {access} {offset} fe:00 {inode}   /usr/bin/agent")
         };
         let whole = Some((0x20_0000, 0x3f_0000));
-        assert_eq!(reloadable(&line("r-xp", "001ef000", "7")), whole);
+        let reloadable = |line: &str| reloadable(line, "7");
+        assert_eq!(reloadable(&line("r-xp", "001ef000", "8")), whole);
         assert_eq!(reloadable(&line("r--p", "00000000", "7")), whole);
+        assert_eq!(reloadable(&line("r--p", "00000000", "8")), None, "a file that another thread may unmap");
         assert_eq!(reloadable(&line("r--p", "00912000", "7")), None, "relocated constants");
         assert_eq!(reloadable(&line("rw-p", "00000000", "7")), None);
         assert_eq!(reloadable(&line("r-xp", "00000000", "0")), None, "the vdso");

@@ -209,8 +209,16 @@ impl<R: Runtime> Worker<R> {
     }
 
     async fn sync(&mut self) -> Next {
-        if !std::mem::replace(&mut self.was_synced, true) {
+        // Without the runtime's name this sync does nothing, and the next one is the first.
+        if !self.was_synced && !self.shared.deps.runtime_name.borrow().is_empty() {
+            self.was_synced = true;
             self.shared.first_syncs.next().await;
+            if self.inbox.has_pod_update() {
+                if self.observation_requested {
+                    self.inbox.request_observation();
+                }
+                return Next::Now;
+            }
         }
         if let Some(event) = self.has_ended_before() {
             self.on_event(event).await;

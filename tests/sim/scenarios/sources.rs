@@ -106,6 +106,26 @@ fn a_new_pod_starts_before_the_running_ones_are_compared() {
 }
 
 #[test]
+fn a_pod_that_goes_and_comes_back_during_a_start_runs() {
+    simulate(async {
+        let mut node = node().await;
+        let web = files(&[&Manifest::new("web", "Always", Act::Forever)]);
+        for pods in [web.as_slice(), &[], &web] {
+            node.want(PodSource::File, pods);
+        }
+        node.wait(MINUTE).await;
+        assert_eq!(running(&node, "web").len(), 1);
+        node.crash();
+        node.start().await;
+        for pods in [[].as_slice(), &web, &[], &web] {
+            node.want(PodSource::File, pods);
+        }
+        node.wait(MINUTE).await;
+        assert_eq!(running(&node, "web").len(), 1);
+    });
+}
+
+#[test]
 fn orphans_are_removed_only_after_every_source_has_spoken() {
     simulate(async {
         let mut node = node_with(&[PodSource::File, PodSource::Http]).await;

@@ -18,9 +18,9 @@ use super::super::layout::SandboxDir;
 use super::super::protocol::Fork;
 use super::{MonitorError, within};
 use crate::platform::rt;
+use crate::platform::sys::children;
 use crate::platform::sys::packets::{self, Descriptors, set_nonblocking};
 use crate::platform::sys::reactor::Polled;
-use crate::platform::sys::{children, clone};
 
 /// How long making namespaces may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -110,8 +110,9 @@ impl ForkServer {
         };
         // A child of this process and not reaped yet: the id is still its own.
         children::kill_by_id(pid);
-        // It has ended or was killed: this takes as long as the kernel does.
-        rt::blocking("reap monitor", move || children::wait(pid).ok()).await;
+        // It has ended or was killed. A process that the kernel cannot end holds no thread and no lock.
+        let reaped = rt::spawn("reap monitor", Spawned { pid }.reap());
+        let _ = tokio::time::timeout(PATIENCE, reaped).await;
         Err(failure)
     }
 
@@ -123,24 +124,28 @@ impl ForkServer {
         streams: [BorrowedFd<'_>; 2],
     ) -> Result<i32, MonitorError> {
         let mut kept = self.socket.lock().await;
-        let socket = match kept.take() {
-            Some(socket) if clone::is_connected(socket.as_fd()) => socket,
-            _ => self.start(directory).await?,
-        };
-        let request = Fork { directory: directory.0.clone(), cgroup };
-        let mut reply = [0; 4];
+        let request = Fork { directory: directory.0.clone(), cgroup }.encode();
         let io =
             |source| MonitorError::Io { action: "fork the monitor of", path: directory.0.clone(), source };
-        let asked = within(directory.0.clone(), PATIENCE, async {
-            packets::send(socket.as_fd(), &request.encode(), &streams).map_err(io)?;
-            let mut none = Descriptors::default();
-            let received = socket.read_with(|socket| packets::receive(socket, &mut reply, &mut none));
-            match received.await.map_err(io)? {
-                0 => Err(MonitorError::Refused(format!("{} fork-server exited", self.program.display()))),
-                _ => Ok(i32::from_ne_bytes(reply)),
-            }
-        });
-        let pid = asked.await?;
+        let was_kept = kept.take();
+        let is_first = was_kept.is_none();
+        let mut socket = match was_kept {
+            Some(socket) => socket,
+            None => self.start(directory).await?,
+        };
+        let within_patience = async |socket: &Polled| {
+            within(directory.0.clone(), PATIENCE, async { ask(socket, &request, streams).await.map_err(io) })
+                .await
+        };
+        let mut answer = within_patience(&socket).await?;
+        if answer.is_none() && !is_first {
+            // It was killed since, and has forked nothing: a monitor would have answered.
+            socket = self.start(directory).await?;
+            answer = within_patience(&socket).await?;
+        }
+        let Some(pid) = answer else {
+            return Err(MonitorError::Refused("agent fork-server exited".to_owned()));
+        };
         *kept = Some(socket);
         self.used_at.set(Instant::now());
         if pid > 0 {
@@ -175,6 +180,20 @@ impl ForkServer {
                 return;
             }
         }
+    }
+}
+
+/// The answer of the server or of the monitor: a process id or a negative errno; `None` when both are gone.
+async fn ask(socket: &Polled, request: &[u8], streams: [BorrowedFd<'_>; 2]) -> io::Result<Option<i32>> {
+    let (mut answer, mut none) = ([0; 4], Descriptors::default());
+    match packets::send(socket.as_fd(), request, &streams) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(None),
+        sent => sent?,
+    }
+    match socket.read_with(|socket| packets::receive(socket, &mut answer, &mut none)).await {
+        Ok(0) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+        received => received.map(|_| Some(i32::from_ne_bytes(answer))),
     }
 }
 

@@ -33,8 +33,8 @@ pub fn main() -> u8 {
 #[inline(never)]
 fn serve() -> io::Result<Option<PathBuf>> {
     children::close_inherited()?;
-    // It was executed from a descriptor, whose number would be its name.
-    clone::set_name(c"agent");
+    // It was executed from a descriptor, whose number would be its name. `killall agent` must reach neither it nor monitors.
+    clone::set_name(c"fork-server");
     let (socket, null) = (io::stdin(), io::stdout());
     let mut bytes = [0; MAX_MESSAGE];
     loop {
@@ -53,21 +53,30 @@ fn serve() -> io::Result<Option<PathBuf>> {
         let [Some(stdout), Some(stderr), ..] = descriptors else {
             return Err(io::ErrorKind::InvalidData.into());
         };
+        // The agent no longer waits: there would be no parent who reaps the monitor.
+        if !clone::is_connected(socket.as_fd()) {
+            return Ok(None);
+        }
         let fork = Fork::decode(&bytes[..length]);
-        let answer = match children::fork_sibling(fork.cgroup.as_deref()) {
+        match children::fork_sibling(fork.cgroup.as_deref()) {
             Ok(Side::Child) => {
                 // How the agent's successor finds a monitor that has not written its process id yet. If there may be a successor
                 // that has searched already, this one must not begin.
                 set_command_line(&["agent".as_ref(), "monitor".as_ref(), OsStr::new(&fork.directory)]);
+                clone::set_name(c"pod-monitor");
                 if !clone::is_connected(socket.as_fd()) {
                     return Ok(None);
                 }
+                // The monitor answers, not the server: whatever happens to that, the agent knows of every monitor.
+                packets::send(socket.as_fd(), &std::process::id().to_ne_bytes(), &[])?;
                 children::set_stdio(null.as_fd(), stdout.as_fd(), stderr.as_fd())?;
                 return Ok(Some(fork.directory));
             }
-            Ok(Side::Parent(pid)) => pid,
-            Err(error) => -error.raw_os_error().unwrap_or(i32::MAX),
-        };
-        packets::send(socket.as_fd(), &answer.to_ne_bytes(), &[])?;
+            Ok(Side::Parent(_)) => {}
+            Err(error) => {
+                let errno = -error.raw_os_error().unwrap_or(i32::MAX);
+                packets::send(socket.as_fd(), &errno.to_ne_bytes(), &[])?;
+            }
+        }
     }
 }
