@@ -18,12 +18,12 @@ pub mod schema;
 /// holds its default. That is how Go's `omitempty` behaves, and it keeps stored and printed objects free of
 /// noise. `#[wire(rename = "hostIP")]` gives a field another name, `#[wire(always)]` writes also its default.
 macro_rules! wire {
-    ($($(#[$meta:meta])* pub struct $name:ident { $(
+    ($($(#[$meta:meta])* $visibility:vis struct $name:ident { $(
         $(#[doc = $doc:literal])* $(#[wire($($option:tt)*)])? pub $field:ident: $type:ty,
     )* })*) => {$(
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq)]
-        pub struct $name {$(
+        $visibility struct $name {$(
             $(#[doc = $doc])*
             pub $field: $type,
         )*}
@@ -73,10 +73,28 @@ macro_rules! wire {
 }
 pub(crate) use wire;
 
+/// As `wire!`, for the agent's own files: names are those of the fields.
+macro_rules! record {
+    ($($(#[$meta:meta])* $visibility:vis struct $name:ident { $(
+        $(#[doc = $doc:literal])* $(#[wire($($option:tt)*)])? pub $field:ident: $type:ty,
+    )* })*) => {
+        $crate::model::api::wire! {$(
+            $(#[$meta])*
+            $visibility struct $name {$(
+                $(#[doc = $doc])*
+                #[wire($($($option)*,)? own = $field)]
+                pub $field: $type,
+            )*}
+        )*}
+    };
+}
+pub(crate) use record;
+
 /// The name of a field of `wire!` on the wire.
 macro_rules! wire_name {
     ($field:ident always, $($option:tt)*) => { $crate::model::api::wire_name!($field $($option)*) };
     ($field:ident rename = $name:literal) => { $name };
+    ($field:ident own = $own:ident) => { stringify!($own) };
     ($field:ident $(always)?) => {{
         const BYTES: [u8; $crate::model::api::fields::camel_length(stringify!($field))] =
             $crate::model::api::fields::camel(stringify!($field));

@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::model::api::decode::decode;
+use crate::model::api::record;
 use crate::model::ordered::Sortable as _;
 use crate::model::types::{PodRef, SandboxId};
 use crate::platform::sys::lock::{FileLock, acquire};
@@ -21,43 +21,44 @@ const LAST: &str = ".last";
 /// A record is a few hundred bytes; the result of a long chain of plugins some kilobytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostPort {
-    /// `TCP`, `UDP`, `SCTP`.
-    pub protocol: String,
-    /// Only on this address of the node; `None` for all.
-    pub host_ip: Option<IpAddr>,
-    pub host_port: u16,
-    pub container_port: u16,
-}
+record! {
+    #[derive(Eq)]
+    pub struct HostPort {
+        /// `TCP`, `UDP`, `SCTP`.
+        #[wire(always)]
+        pub protocol: String,
+        /// Only on this address of the node; `None` for all.
+        #[wire(always)]
+        pub host_ip: Option<IpAddr>,
+        #[wire(always)]
+        pub host_port: u16,
+        #[wire(always)]
+        pub container_port: u16,
+    }
 
-/// The input and output of plugins.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct CniRecord {
-    /// The configuration list that was used; another may be in force when the pod goes.
-    pub list: Value,
-    /// `runtimeConfig`: all capability arguments.
-    pub capabilities: BTreeMap<String, Value>,
-    /// Result of the last plugin; absent when none had finished.
-    pub result: Option<Value>,
-}
+    /// The input and output of plugins.
+    pub(crate) struct CniRecord {
+        /// The configuration list that was used; another may be in force when the pod goes.
+        pub list: Value,
+        /// `runtimeConfig`: all capability arguments.
+        pub capabilities: BTreeMap<String, Value>,
+        /// Result of the last plugin; absent when none had finished.
+        pub result: Option<Value>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct NetworkRecord {
-    pub sandbox: SandboxId,
-    pub pod: PodRef,
-    pub addresses: Vec<IpAddr>,
-    /// The ranges of the addresses, as text; none in records of earlier releases.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ranges: Vec<String>,
-    /// Host ports opened by the built-in network.
-    pub ports: Vec<HostPort>,
-    /// The node's side of the pod's link; empty with plugins.
-    pub veth: String,
-    /// Set when plugins made the network.
-    pub cni: Option<CniRecord>,
+    pub(crate) struct NetworkRecord {
+        pub sandbox: SandboxId,
+        pub pod: PodRef,
+        pub addresses: Vec<IpAddr>,
+        /// The ranges of the addresses, as text; none in records of earlier releases.
+        pub ranges: Vec<String>,
+        /// Host ports opened by the built-in network.
+        pub ports: Vec<HostPort>,
+        /// The node's side of the pod's link; empty with plugins.
+        pub veth: String,
+        /// Set when plugins made the network.
+        pub cni: Option<CniRecord>,
+    }
 }
 
 #[derive(Clone, Debug)]

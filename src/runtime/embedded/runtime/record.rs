@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::super::layout::{ContainerDir, SandboxDir};
 use super::super::protocol::{self, Exited, Started};
 use crate::model::api::decode::decode;
+use crate::model::api::record;
 use crate::model::observed::ObservedUser;
 use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::sys::durable::replace_private;
@@ -31,64 +32,61 @@ pub(in crate::runtime) enum SandboxStage {
     NotReady,
 }
 
-/// `sandbox.json`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(in crate::runtime) struct SandboxRecord {
-    pub id: SandboxId,
-    /// Nanoseconds since the epoch.
-    pub created_at: i64,
-    pub stage: SandboxStage,
-    /// Addresses, primary first.
-    pub ips: Vec<String>,
-    /// Path, below the root of every hierarchy, of the cgroup that contains those of the monitor and the
-    /// containers; empty before there is a monitor. It is recorded because the cgroup driver may have changed
-    /// since.
-    pub cgroup: String,
-    /// The monitor's cgroup, a directory per hierarchy.
-    pub cgroups: Vec<PathBuf>,
-    /// Version of [`super::super::protocol`] that its monitor speaks; 0 in records of releases that did not
-    /// record it, meaning 1.
-    pub monitor_protocol: u8,
-    /// Init process of a PID namespace that the pod's containers share; 0 without one.
-    pub pod_init: i32,
-    pub config: SandboxConfig,
-}
+record! {
+    /// `sandbox.json`.
+    pub(in crate::runtime) struct SandboxRecord {
+        pub id: SandboxId,
+        /// Nanoseconds since the epoch.
+        pub created_at: i64,
+        pub stage: SandboxStage,
+        /// Addresses, primary first.
+        pub ips: Vec<String>,
+        /// Path, below the root of every hierarchy, of the cgroup that contains those of the monitor and the
+        /// containers; empty before there is a monitor. It is recorded because the cgroup driver may have changed
+        /// since.
+        pub cgroup: String,
+        /// The monitor's cgroup, a directory per hierarchy.
+        pub cgroups: Vec<PathBuf>,
+        /// Version of [`super::super::protocol`] that its monitor speaks; 0 in records of releases that did not
+        /// record it, meaning 1.
+        pub monitor_protocol: u8,
+        /// Init process of a PID namespace that the pod's containers share; 0 without one.
+        pub pod_init: i32,
+        pub config: SandboxConfig,
+    }
 
-/// `container.json`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(in crate::runtime) struct ContainerRecord {
-    pub id: ContainerId,
-    pub sandbox: SandboxId,
-    /// Nanoseconds since the epoch.
-    pub created_at: i64,
-    /// Everything that it needs exists. A later agent that finds it unset removes the container.
-    pub is_made: bool,
-    pub image: String,
-    /// Digest reference of the image, else its id.
-    pub image_ref: String,
-    pub image_id: String,
-    /// Who the first process is at its start.
-    pub user: Option<RecordedUser>,
-    pub stop_signal: i32,
-    /// Its cgroup, a directory per hierarchy.
-    pub cgroups: Vec<PathBuf>,
-    /// Absolute path of its log; empty for none.
-    pub log_path: PathBuf,
-    /// How it ended, once the agent knows.
-    pub end: Option<ContainerEnd>,
-    pub config: ContainerConfig,
-}
+    /// `container.json`.
+    pub(in crate::runtime) struct ContainerRecord {
+        pub id: ContainerId,
+        pub sandbox: SandboxId,
+        /// Nanoseconds since the epoch.
+        pub created_at: i64,
+        /// Everything that it needs exists. A later agent that finds it unset removes the container.
+        pub is_made: bool,
+        pub image: String,
+        /// Digest reference of the image, else its id.
+        pub image_ref: String,
+        pub image_id: String,
+        /// Who the first process is at its start.
+        pub user: Option<RecordedUser>,
+        pub stop_signal: i32,
+        /// Its cgroup, a directory per hierarchy.
+        pub cgroups: Vec<PathBuf>,
+        /// Absolute path of its log; empty for none.
+        pub log_path: PathBuf,
+        /// How it ended, once the agent knows.
+        pub end: Option<ContainerEnd>,
+        pub config: ContainerConfig,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(in crate::runtime) struct RecordedUser {
-    pub uid: u32,
-    /// Primary group id.
-    pub gid: u32,
-    /// Supplementary group ids.
-    pub groups: Vec<u32>,
+    #[derive(Eq)]
+    pub(in crate::runtime) struct RecordedUser {
+        pub uid: u32,
+        /// Primary group id.
+        pub gid: u32,
+        /// Supplementary group ids.
+        pub groups: Vec<u32>,
+    }
 }
 
 impl RecordedUser {
@@ -103,14 +101,15 @@ impl RecordedUser {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(in crate::runtime) struct ContainerEnd {
-    pub code: i32,
-    /// Nanoseconds since the epoch.
-    pub at: i64,
-    pub reason: String,
-    pub message: String,
+record! {
+    #[derive(Eq)]
+    pub(in crate::runtime) struct ContainerEnd {
+        pub code: i32,
+        /// Nanoseconds since the epoch.
+        pub at: i64,
+        pub reason: String,
+        pub message: String,
+    }
 }
 
 /// A record could not be read or written.
