@@ -71,6 +71,12 @@ fn kubelet(arguments: &[OsString]) -> u8 {
 }
 
 fn run(invocation: Invocation) -> u8 {
+    if let Invocation::Run(resolved) | Invocation::Config { resolved, .. } = &invocation
+        && let Err(error) = resolved.check_start()
+    {
+        print_error(&error);
+        return error.exit_code();
+    }
     match invocation {
         Invocation::Run(resolved) => run_kubelet(&resolved),
         Invocation::Cri { flags, resolved } => run_cri(&flags, &resolved),

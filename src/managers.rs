@@ -56,6 +56,8 @@ struct ManagersInner {
     no_quota: bool,
     /// Containers of an earlier process may be on fewer CPUs than they should be.
     widens: bool,
+    /// They are not any more.
+    widened: Cell<bool>,
     store: Option<StoreHandle>,
     /// The record in the store.
     saved: RefCell<String>,
@@ -112,10 +114,12 @@ impl ResourceManagers {
     /// containers have got their CPUs back.
     pub(crate) async fn save(&self) {
         let Some(store) = &self.0.store else { return };
-        if !self.is_active() && (self.0.saved.borrow().is_empty() && !self.0.widens || !self.is_settled()) {
+        let widens = self.0.widens && !self.0.widened.get();
+        if !self.is_active() && (widens || self.0.saved.borrow().is_empty() && !self.0.widens) {
             return;
         }
-        let record = checkpoint::write(&self.0.policy, &self.0.ledger.borrow().entries);
+        let policy = if widens { "static" } else { &self.0.policy };
+        let record = checkpoint::write(policy, &self.0.ledger.borrow().entries);
         if *self.0.saved.borrow() == record {
             return;
         }
@@ -150,18 +154,19 @@ impl ResourceManagers {
             let allocated = devices.allocate_until(pod, None, None).await;
             return allocated.map_err(|why| AdmissionRefusal::unexpected(&why));
         }
-        let (began, before) = (Instant::now(), self.0.ledger.borrow().entries.len());
+        let (began, mut changed) = (Instant::now(), false);
         let aligns = self.0.ledger.borrow().policy != Policy::None;
         let turn = if aligns { Some(self.0.admission.lock().await) } else { None };
-        let admitted = self.admit_containers(pod, is_guaranteed, devices).await;
+        let admitted = self.admit_containers(pod, is_guaranteed, devices, &mut changed).await;
         drop(turn);
         if aligns {
             measures::admission(began.elapsed(), admitted.is_err());
         }
-        match &admitted {
-            Ok(()) if self.0.ledger.borrow().entries.len() == before => {}
-            Ok(()) => self.changed().await,
-            Err(_) => self.release(&pod.metadata.uid).await,
+        if admitted.is_err() {
+            self.release(&pod.metadata.uid).await;
+        }
+        if changed {
+            self.changed().await;
         }
         admitted
     }
@@ -171,8 +176,10 @@ impl ResourceManagers {
         pod: &Pod,
         is_guaranteed: bool,
         devices: &DeviceManager,
+        changed: &mut bool,
     ) -> Result<(), AdmissionRefusal> {
-        let requests = requests(pod, is_guaranteed);
+        let (uid, requests) = (&pod.metadata.uid, requests(pod, is_guaranteed));
+        *changed |= self.0.ledger.borrow_mut().release_changed(uid, &requests);
         let (policy, pod_scope) = {
             let ledger = self.0.ledger.borrow();
             (ledger.policy, ledger.pod_scope)
@@ -190,13 +197,11 @@ impl ResourceManagers {
                     return Err(AdmissionRefusal::affinity());
                 }
             }
-            let uid = &pod.metadata.uid;
-            let known = self.0.ledger.borrow().entry(uid, &request.container).is_some();
             let allocated = self.0.ledger.borrow_mut().allocate(uid, &requests, at, hint);
-            if !known {
+            if allocated != Ok(false) {
                 measures::allocation(&self.0.ledger.borrow(), uid, request, allocated.as_ref().err());
             }
-            allocated?;
+            *changed |= allocated?;
             let near = hint.nodes.map(|nodes| nodes.0);
             let given = devices.allocate_until(pod, Some(&request.container), near).await;
             given.map_err(|why| AdmissionRefusal::unexpected(&why))?;
@@ -225,26 +230,22 @@ impl ResourceManagers {
         merge(ledger.policy, &ledger.topology, ledger.closest, &given)
     }
 
-    /// A pod that ran before the policies were set gets what it asks for, if that is possible: true when something
-    /// changed. The error is returned once.
+    /// A pod that ran before the policies were set gets what it asks for, if that is possible. The error is returned
+    /// once.
     pub(crate) async fn keep(&self, pod: &Pod, is_guaranteed: bool) -> Result<(), AdmissionRefusal> {
         let uid = &pod.metadata.uid;
         if !self.is_active() || self.0.hopeless.borrow().contains(uid) {
             return Ok(());
         }
         let requests = requests(pod, is_guaranteed);
-        let lacks = |request: &&ResourceRequest| {
-            let ledger = self.0.ledger.borrow();
-            let wants = request.cpus > 0 && ledger.cpu.is_some()
-                || !request.memory.is_empty() && ledger.memory.is_some();
-            wants && ledger.entry(uid, &request.container).is_none()
-        };
-        if !requests.iter().any(|request| lacks(&request)) {
+        let lacks = |request| self.0.ledger.borrow().lacks(uid, request) != [false, false];
+        if !requests.iter().any(lacks) {
             return Ok(());
         }
         let mut outcome = Ok(());
         for at in 0..requests.len() {
-            outcome = outcome.and(self.0.ledger.borrow_mut().allocate(uid, &requests, at, Hint::default()));
+            let allocated = self.0.ledger.borrow_mut().allocate(uid, &requests, at, Hint::default());
+            outcome = outcome.and(allocated.map(drop));
         }
         if outcome.is_err() {
             self.0.hopeless.borrow_mut().insert(uid.clone());
@@ -361,6 +362,14 @@ impl ResourceManagers {
         self.0.settled.set(settled);
     }
 
+    /// Every container was given its CPUs, unless that is unsettled again.
+    pub(crate) async fn settled(&self) {
+        if self.is_settled() {
+            self.0.widened.set(true);
+        }
+        self.save().await;
+    }
+
     /// The container was created with these CPUs, or they were written to it.
     pub(crate) fn note(&self, id: &ContainerId, cpus: CpuSet) {
         self.0.written.borrow_mut().insert(id.clone(), cpus);
@@ -430,3 +439,6 @@ fn requests(pod: &Pod, is_guaranteed: bool) -> Vec<ResourceRequest> {
     let init = pod.spec.init_containers.iter().map(|container| request(container, true));
     init.chain(pod.spec.containers.iter().map(|container| request(container, false))).collect()
 }
+
+#[cfg(test)]
+mod tests;

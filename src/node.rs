@@ -98,6 +98,8 @@ pub struct NodeParts {
 
 pub struct NodeManager {
     parts: NodeParts,
+    /// At the last check.
+    config: Rc<NodeConfig>,
     origin: Instant,
     places: Option<DiskPlaces>,
     state: EvictionState,
@@ -123,6 +125,7 @@ impl NodeManager {
     #[must_use]
     pub fn new(parts: NodeParts) -> Self {
         Self {
+            config: parts.config.get(),
             parts,
             origin: Instant::now(),
             places: None,
@@ -205,6 +208,12 @@ impl NodeManager {
     async fn run_check(&mut self) -> Duration {
         let has_changed = std::mem::take(&mut self.has_changed);
         self.is_futile &= !has_changed;
+        let config = self.parts.config.get();
+        if !Rc::ptr_eq(&config, &self.config) {
+            self.config = config;
+            self.is_futile = false;
+            self.images.reconsider();
+        }
         let look = self.observe().await;
         let (state, verdict) =
             evaluate(&self.parts.config.get().eviction, &self.state, &look.seen, self.now());

@@ -44,6 +44,7 @@ pub(crate) use gates::FeatureGates;
 pub(crate) use help::CLIENT_COMMANDS;
 pub(crate) use resolve::{Origin, Provenance};
 pub(crate) use typed::is_own_socket;
+pub(in crate::agent) use validate::{parse_sloppy, tls_settings};
 pub use value::ValueError;
 pub(crate) use value::parse_bool;
 
@@ -133,6 +134,16 @@ impl Resolved {
         self.flags.seccomp_default || self.kubelet.seccomp_default
     }
 
+    /// The rules that only a start has: other commands read the files of a node whose kubeconfig is named elsewhere,
+    /// or is not there yet.
+    ///
+    /// # Errors
+    /// What would prevent the start.
+    pub fn check_start(&self) -> Result<(), ConfigError> {
+        let is_joined = !self.flags.kubeconfig.is_empty();
+        validate::start(&self.kubelet, is_joined).map_err(ConfigError::Configuration)
+    }
+
     /// A runtime was found at the endpoint.
     pub(crate) fn found_runtime(&self, is_docker: bool) {
         self.is_docker.set(is_docker);
@@ -157,6 +168,7 @@ impl Resolved {
         Box::new(move || {
             let read = typed::resolve(&args, &environment).and_then(|mut resolved| {
                 typed::check_embedded_only(&args, &mut resolved)?;
+                resolved.check_start()?;
                 resolved.is_docker = Rc::clone(&is_docker);
                 Ok(resolved)
             });
@@ -174,7 +186,7 @@ impl Resolved {
 
     /// The fields that differ from the configuration at the start, and from the one taken over last.
     pub(crate) fn changes_since(&self, start: &Value, last: &Value) -> ConfigChanges {
-        changes::changes(start, last, &self.document)
+        changes::changes(start, last, &self.document())
     }
 
     /// This configuration as far as a running agent takes it over: the other fields are those of the start.
@@ -184,15 +196,15 @@ impl Resolved {
         self
     }
 
-    /// The fields as JSON, header values included.
+    /// The fields as a file says them, header values included.
     pub(crate) fn document(&self) -> Value {
-        self.document.clone()
+        changes::written(&self.document, &self.provenance)
     }
 
     /// The resolved `KubeletConfiguration` as YAML that `--config` would read, header values masked.
     #[must_use]
     pub fn to_yaml(&self) -> String {
-        explain::yaml(&self.masked())
+        explain::yaml(&explain::masked(&self.document()))
     }
 
     /// The resolved `KubeletConfiguration` as one line of JSON for the log, header values masked.

@@ -19,6 +19,7 @@ mod rules;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use crate::cluster::client::Client;
 use crate::cluster::client::transport::Transport;
 use crate::cluster::tokens::rules::Token;
 use crate::model::api::pod::StringMap;
+use crate::model::objects::volumes::texts;
 use crate::model::objects::{ObjectLookup, TokenRequest};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
@@ -65,7 +67,8 @@ pub(crate) struct ClusterCsi<T> {
     /// Empty until the node has credentials.
     link: OnceCell<CsiLink<T>>,
     /// What the server said last: of a driver (by its name) in `driver`, of a volume (by its unique name) in
-    /// `attachment` and the members that name Secrets. Null: there is no such object. Rows of the store.
+    /// `attachment` and the members that name Secrets. Null: there is no such object. `places` are those of a disk in
+    /// pods. Rows of the store.
     answers: RefCell<BTreeMap<String, Value>>,
     /// Tokens that drivers have got for pods.
     tokens: RefCell<BTreeMap<TokenRequest, Token>>,
@@ -80,16 +83,24 @@ pub(crate) struct ClusterCsi<T> {
 }
 
 impl<T: Transport> ClusterCsi<T> {
-    /// `rows` are those of the store.
+    /// `rows` are those of the store. Blocks for a moment.
     pub(crate) fn new(parts: CsiParts, rows: &[ClusterRow]) -> Rc<Self> {
         let of_csi = rows.iter().filter(|row| row.key.kind == CSI);
         let answer =
             |row: &ClusterRow| Some((row.key.name.clone(), serde_json::from_slice(&row.value).ok()?));
+        let answers: BTreeMap<String, Value> = of_csi.filter_map(answer).collect();
+        for (name, answer) in &answers {
+            // Disks have no other record. A pod has or awaits them while its directory is there.
+            let places = texts(&answer["places"]).map(Path::new);
+            for place in places.filter(|place| place.parent().is_some_and(Path::exists)) {
+                parts.drivers.in_use.borrow_mut().entry(name.clone()).or_default().insert(place.to_owned());
+            }
+        }
         // Before they were mounted, the server had them.
         let reported = parts.drivers.in_use.borrow().keys().cloned().into_set();
         Rc::new(Self {
             link: OnceCell::new(),
-            answers: RefCell::new(of_csi.filter_map(answer).collect()),
+            answers: RefCell::new(answers),
             tokens: RefCell::default(),
             attached: RefCell::default(),
             reported: RefCell::new(reported),

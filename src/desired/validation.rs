@@ -16,7 +16,7 @@ mod resources;
 mod scheduling;
 mod security;
 mod spec;
-mod volume;
+pub(in crate::desired) mod volume;
 
 pub use crate::model::field_error::{FieldError, FieldErrorKind};
 pub(crate) use object::{refused_change, validate_object};

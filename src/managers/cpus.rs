@@ -4,6 +4,8 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
+use std::cmp::Reverse;
+
 use super::cpu_set::{CpuSet, combinations};
 use super::topology::{Level, Topology};
 use crate::model::ordered::Sortable as _;
@@ -59,12 +61,32 @@ pub(super) fn is_whole(topology: &Topology, cpus: &CpuSet) -> bool {
     topology.whole_cores(cpus) == *cpus
 }
 
+/// So many CPUs as whole free cores, the widest first: cores may differ in size.
+pub(super) fn take_cores(topology: &Topology, free: &CpuSet, count: usize) -> Option<CpuSet> {
+    let all = topology.all();
+    let cores = topology.groups(free, Level::Core).into_iter();
+    let mut cores: Vec<CpuSet> = cores.map(|core| topology.within(&all, Level::Core, core)).collect();
+    cores.order_by_key(|core| Reverse(core.len()));
+    let mut taken = CpuSet::default();
+    for core in cores {
+        if core.minus(free).is_empty() && core.len() <= count - taken.len() {
+            taken = taken.or(&core);
+        }
+    }
+    (taken.len() == count).then_some(taken)
+}
+
 fn take_any(topology: &Topology, options: CpuOptions, free: &CpuSet, count: usize) -> Result<CpuSet, String> {
     let group = if options.full_pcpus_only { topology.threads_per_core() } else { 1 };
-    if options.distribute_across_numa && count.is_multiple_of(group) {
-        return take_distributed(topology, options, free, count, group);
+    let taken = if options.distribute_across_numa && count.is_multiple_of(group) {
+        take_distributed(topology, options, free, count, group)
+    } else {
+        take_packed(topology, options, free, count)
+    }?;
+    if options.full_pcpus_only && !is_whole(topology, &taken) {
+        return Ok(take_cores(topology, free, count).unwrap_or(taken));
     }
-    take_packed(topology, options, free, count)
+    Ok(taken)
 }
 
 /// What is taken and what is left, while a request is served.

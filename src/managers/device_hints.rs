@@ -55,7 +55,6 @@ fn of_resource(
     nodes: NodeMask,
     allocated: &[Allocation],
 ) -> Hints {
-    let near = devices.values().map(node_bits).fold(0, |bits, own| bits | own) & nodes.0;
     if devices.values().all(|device| device.nodes.is_empty()) {
         return None;
     }
@@ -83,10 +82,9 @@ fn of_resource(
     }
     let within = |all: &[u64], mask: NodeMask| all.iter().filter(|bits| **bits & mask.0 != 0).count();
     let every: Vec<u64> = devices.values().map(node_bits).collect();
-    let possible = NodeMask(if near == 0 { nodes.0 } else { near });
     let fits = |mask| within(&every, mask) >= requested;
     let may = |mask| within(&kept, mask) == kept.len() && kept.len() + within(&available, mask) >= requested;
-    Some(hints(possible, fits, may).0)
+    Some(hints(nodes, fits, may).0)
 }
 
 #[cfg(test)]
@@ -143,6 +141,10 @@ mod tests {
         assert_eq!(hints(Some("three"), &[has("v", "x", 0, "a")]), "");
         assert_eq!(hints(Some("one"), &[has("u", "one", 1, "c")]), "1 0-1?", "what it has is the hint again");
         assert_eq!(hints(Some("one"), &[has("u", "i", 1, "c")]), "1 0-1?", "what the init container leaves");
+        let devices = Devices::from([("a".to_owned(), device(0))]);
+        let resources = Resources::from([(R.to_owned(), devices)]);
+        let hints = shown(&device_hints(&pod, Some("one"), NodeMask(0b11), &[], &resources));
+        assert_eq!(hints, "0 0-1?", "other resources may come from nodes without a device");
         let anywhere = PluginDevice { healthy: true, nodes: Vec::new() };
         let resources = Resources::from([(R.to_owned(), Devices::from([("a".to_owned(), anywhere)]))]);
         assert_eq!(shown(&device_hints(&pod, Some("one"), NodeMask(3), &[], &resources)), "any");

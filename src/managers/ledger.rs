@@ -6,7 +6,7 @@
 //! Pure: what it returns depends on its arguments alone.
 
 use super::cpu_set::{CpuSet, NodeMask};
-use super::cpus::{CpuOptions, is_whole, take};
+use super::cpus::{CpuOptions, is_whole, take, take_cores};
 use super::hints::{self, Hint, Hints, Policy};
 use super::memory::{self, Block, MemoryRequest, Reservation, Tables};
 use super::topology::{Level, Topology};
@@ -215,7 +215,38 @@ impl Ledger {
         all
     }
 
-    /// Allocates CPUs and memory for one container, unless it has them.
+    /// Whether the container has no CPUs, and no memory, although it asks for them: each may be newer than the other.
+    #[must_use]
+    pub(crate) fn lacks(&self, pod: &PodUid, request: &ResourceRequest) -> [bool; 2] {
+        let entry = self.entry(pod, &request.container);
+        let no_cpus = entry.is_none_or(|entry| entry.cpus.is_empty());
+        let no_memory = entry.is_none_or(|entry| entry.memory.is_empty());
+        [
+            no_cpus && request.cpus > 0 && self.cpu.is_some(),
+            no_memory && !request.memory.is_empty() && self.memory.is_some(),
+        ]
+    }
+
+    /// Releases everything of a pod that is about to run and had something for other requests. True when it had.
+    pub(crate) fn release_changed(&mut self, pod: &PodUid, requests: &[ResourceRequest]) -> bool {
+        let differs = |entry: &ExclusiveEntry| {
+            let Some(request) = requests.iter().find(|request| request.container == entry.container) else {
+                return true;
+            };
+            // The part of an init container's memory that is used again is counted elsewhere.
+            let may_be_less = request.is_init && !request.is_sidecar;
+            let is_asked = |block: &Block| {
+                let mut all = request.memory.iter().filter(|(kind, _)| *kind == block.kind);
+                all.any(|(_, size)| block.size == *size || may_be_less && block.size < *size)
+            };
+            let same_memory = entry.memory.len() == request.memory.len() && entry.memory.iter().all(is_asked);
+            !entry.cpus.is_empty() && entry.cpus.len() != request.cpus
+                || !entry.memory.is_empty() && !same_memory
+        };
+        self.entries.iter().any(|entry| entry.pod == *pod && differs(entry)) && self.release(pod)
+    }
+
+    /// Allocates the CPUs and the memory that one container lacks. True when there was something to allocate.
     ///
     /// # Errors
     /// Upstream's reason and message. What was allocated to other containers of the pod stays.
@@ -225,17 +256,15 @@ impl Ledger {
         requests: &[ResourceRequest],
         at: usize,
         hint: Hint,
-    ) -> Result<(), AdmissionRefusal> {
-        let Some(request) = requests.get(at) else { return Ok(()) };
-        if self.entry(pod, &request.container).is_some() {
-            return Ok(());
-        }
+    ) -> Result<bool, AdmissionRefusal> {
+        let Some(request) = requests.get(at) else { return Ok(false) };
+        let [lacks_cpus, lacks_memory] = self.lacks(pod, request);
         let mut cpus = CpuSet::default();
-        if let Some(policy) = self.cpu.filter(|_| request.cpus > 0) {
+        if let Some(policy) = self.cpu.filter(|_| lacks_cpus) {
             cpus = self.choose_cpus(policy, request.cpus, hint, &self.reusable_cpus(pod, requests, at))?;
         }
         let mut memory = Vec::new();
-        if let Some(reserved) = self.memory.as_ref().filter(|_| !request.memory.is_empty()) {
+        if let Some(reserved) = self.memory.as_ref().filter(|_| lacks_memory) {
             let reusable = self.reusable_memory(pod, requests, at);
             let chosen = self.tables(reserved).choose(&request.memory, &reusable, hint);
             let nodes = chosen.map_err(|why| AdmissionRefusal::unexpected(&why))?;
@@ -243,11 +272,15 @@ impl Ledger {
             memory = request.memory.iter().map(block).collect();
             self.use_again(pod, requests, at, &memory);
         }
-        if !cpus.is_empty() || !memory.is_empty() {
+        let is_it = |entry: &&mut ExclusiveEntry| entry.pod == *pod && entry.container == request.container;
+        if let Some(entry) = self.entries.iter_mut().find(is_it) {
+            entry.cpus = entry.cpus.or(&cpus);
+            entry.memory.extend(memory);
+        } else if lacks_cpus || lacks_memory {
             let container = request.container.clone();
             self.entries.push(ExclusiveEntry { pod: pod.clone(), container, cpus, memory });
         }
-        Ok(())
+        Ok(lacks_cpus || lacks_memory)
     }
 
     /// What an init container leaves is counted once: for the container that uses it again.
@@ -308,7 +341,10 @@ impl Ledger {
             taken = take(topology, options, &near, count.min(near.len())).map_err(unexpected)?;
         }
         let rest = take(topology, options, &free.minus(&taken), count - taken.len()).map_err(unexpected)?;
-        let taken = taken.or(&rest);
+        let mut taken = taken.or(&rest);
+        if options.full_pcpus_only && !is_whole(topology, &taken) {
+            taken = take_cores(topology, &free, count).unwrap_or(taken);
+        }
         if options.full_pcpus_only && !is_whole(topology, &taken) {
             let cores = topology.whole_cores(&free).and(&free).len();
             return Err(AdmissionRefusal::smt(&format!(
@@ -327,49 +363,48 @@ impl Ledger {
         self.entries.len() != before
     }
 
-    /// Takes over the allocations of an earlier process, or of a kubelet: what still fits stays, what does not moves.
+    /// Takes over the allocations of an earlier process, or of a kubelet: what still fits stays, then the rest moves.
     pub(crate) fn restore(&mut self, entries: Vec<ExclusiveEntry>) -> Vec<CpuChange> {
-        let mut changes = Vec::new();
         let nodes = self.topology.node_mask();
+        let mut before = Vec::new();
         for mut entry in entries {
             if self.memory.is_none() || entry.memory.iter().any(|block| block.nodes.0 & !nodes.0 != 0) {
                 entry.memory.clear();
             }
-            let of_pod = |other: &&ExclusiveEntry| other.pod == entry.pod;
-            let own =
-                self.entries.iter().filter(of_pod).fold(CpuSet::default(), |set, other| set.or(&other.cpus));
-            let others = self.exclusive().minus(&own);
             if self.cpu.is_none() {
                 entry.cpus = CpuSet::default();
             }
-            if !entry.cpus.is_empty() {
-                let before = entry.cpus;
-                let online = before.and(&self.topology.all()).minus(&others);
-                let good = online.and(&self.allocatable());
-                let missing = before.len() - good.len();
-                let options = self.cpu.map(|policy| policy.options).unwrap_or_default();
-                let more = take(&self.topology, options, &self.available().minus(&good), missing);
-                entry.cpus = more.map_or(online, |more| good.or(&more));
-                if entry.cpus != before {
-                    let gone = before.minus(&good);
-                    let now = match entry.cpus.len() {
-                        0 => "shared CPUs".to_owned(),
-                        _ => format!("CPUs {}", entry.cpus),
-                    };
-                    let message =
-                        format!("CPUs {gone} are not available any more; the container runs on {now}");
-                    changes.push(CpuChange {
-                        pod: entry.pod.clone(),
-                        container: entry.container.clone(),
-                        message,
-                    });
-                }
+            before.push(entry.cpus);
+            entry.cpus = entry.cpus.and(&self.allocatable()).minus(&self.exclusive_to_others(&entry.pod));
+            self.entries.push(entry);
+        }
+        let options = self.cpu.map(|policy| policy.options).unwrap_or_default();
+        let mut changes = Vec::new();
+        for (at, before) in before.into_iter().enumerate() {
+            let ExclusiveEntry { pod, container, cpus: good, .. } = self.entries[at].clone();
+            if good == before {
+                continue;
             }
-            if !entry.cpus.is_empty() || !entry.memory.is_empty() {
-                self.entries.push(entry);
+            let missing = before.len() - good.len();
+            let more = take(&self.topology, options, &self.available().minus(&good), missing);
+            // Rather on reserved ones than on none.
+            let online = || before.and(&self.topology.all()).minus(&self.exclusive_to_others(&pod));
+            let cpus = more.map_or_else(|_| online(), |more| good.or(&more));
+            self.entries[at].cpus = cpus;
+            if cpus != before {
+                let gone = before.minus(&good);
+                let now = if cpus.is_empty() { "shared CPUs".to_owned() } else { format!("CPUs {cpus}") };
+                let message = format!("CPUs {gone} are not available any more; the container runs on {now}");
+                changes.push(CpuChange { pod, container, message });
             }
         }
+        self.entries.retain(|entry| !entry.cpus.is_empty() || !entry.memory.is_empty());
         changes
+    }
+
+    fn exclusive_to_others(&self, pod: &PodUid) -> CpuSet {
+        let others = self.entries.iter().filter(|entry| entry.pod != *pod);
+        others.fold(CpuSet::default(), |set, entry| set.or(&entry.cpus))
     }
 
     /// Whether all CPUs of a container share a last-level cache.

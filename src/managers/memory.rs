@@ -1,6 +1,6 @@
 //! Memory and huge pages of NUMA nodes, and which nodes a container's come from (upstream: `memorymanager`).
 //!
-//! A node serves containers alone or as part of one group of nodes, never both.
+//! A node serves containers alone or as part of one group of nodes, never both, unless a hint is for it alone.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -174,7 +174,7 @@ impl Tables {
             chosen = wider;
         }
         let nodes = chosen.nodes.unwrap_or_default();
-        if self.may_serve(nodes) {
+        if nodes.count() == 1 || self.may_serve(nodes) {
             Ok(nodes)
         } else {
             Err("[memorymanager] preferred hint violates NUMA node allocation".to_owned())

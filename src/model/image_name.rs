@@ -185,9 +185,7 @@ fn check_tag(tag: &str) -> Result<(), InvalidImageName> {
 
 fn check_digest(digest: &str) -> Result<(), InvalidImageName> {
     let fits = digest.split_once(':').is_some_and(|(algorithm, hex)| {
-        !algorithm.is_empty()
-            && algorithm.bytes().all(|b| b.is_ascii_alphanumeric() || b"+._-".contains(&b))
-            && hex.len() >= 32
+        matches!((algorithm, hex.len()), ("sha256", 64) | ("sha384", 96) | ("sha512", 128))
             && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
     });
     if fits { Ok(()) } else { invalid("the digest must be sha256:<64 hex digits>") }

@@ -305,10 +305,14 @@ pub enum ClaimedSource {
         /// Of the claim.
         uid: String,
     },
-    /// `spec.local`: a directory of this node; it must exist.
-    Local { path: String },
-    /// `spec.hostPath`: a directory of this node; created when it is missing.
-    HostPath { path: String },
+    /// `spec.local`: a directory or a block device of this node; it must exist.
+    Local {
+        path: String,
+        /// Of a block device; empty: what is on it.
+        fs_type: String,
+    },
+    /// `spec.hostPath`: a path of this node; without a type a missing one is created as a directory.
+    HostPath { path: String, type_: String },
     /// `spec.nfs`.
     Nfs {
         /// Host name or address.

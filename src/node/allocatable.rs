@@ -94,6 +94,20 @@ pub(crate) fn as_seen_by_pods(node: &NodeCapacity, allocatable: &ResourceList) -
     }
 }
 
+/// Memory less reservations, but not less eviction thresholds and huge pages (upstream: `GetNodeAllocatableAbsolute`).
+#[must_use]
+pub(crate) fn memory_of_pods(node: &NodeCapacity, reserved: &Reserved) -> i64 {
+    let value = |list: &ResourceList| list.get("memory").map_or(0, |amount| amount.value());
+    (node.memory_bytes - value(&reserved.system) - value(&reserved.kube)).max(0)
+}
+
+/// How much of the node's memory is reserved, `left` being what its pods see: huge pages are not.
+#[must_use]
+pub(crate) fn memory_reservation(node: &NodeCapacity, left: &NodeCapacity) -> i64 {
+    let pages: i64 = node.huge_page_bytes.values().sum();
+    (node.memory_bytes - left.memory_bytes - pages).max(0)
+}
+
 /// Values of the cgroup all pods are in. With `enforce` (`pods` in `enforceNodeAllocatable`): capacity less
 /// reservations, but not less eviction thresholds, because eviction has to act before the kernel does.
 /// Otherwise the whole node. `max_pids` is the kernel's limit.
@@ -188,19 +202,6 @@ pub(crate) fn excessive_reservations(capacity: &ResourceList, reserved: &Reserve
     lines
 }
 
-/// How many CPUs the kernel's list format (`0-2,7`) names.
-#[must_use]
-pub(crate) fn count_cpus(named: &str) -> i64 {
-    let number = |text: &str| text.trim().parse::<i64>().ok();
-    named
-        .split(',')
-        .filter_map(|part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            Some((number(last)? - number(first)? + 1).max(0))
-        })
-        .sum()
-}
-
 fn subtract(list: &ResourceList, reservations: &[&ResourceList]) -> ResourceList {
     list.iter()
         .map(|(name, amount)| {
@@ -282,6 +283,9 @@ mod tests {
                 "pods=110"
             ]
         );
+        let left = as_seen_by_pods(&node(), &allocatable(&capacity, &reserved));
+        assert_eq!(memory_reservation(&node(), &left), (1 << 30) + (100 << 20), "pages are not reserved");
+        assert_eq!(memory_of_pods(&node(), &reserved), 7 << 30, "neither thresholds nor pages");
         let free = Reserved::default();
         let without_pages = NodeCapacity { huge_page_bytes: BTreeMap::new(), ..node() };
         let plain = self::capacity(&without_pages, 110, 0, 0);
@@ -340,12 +344,5 @@ mod tests {
                 "Resource \"memory\" has a reservation of 9Gi but capacity of 8Gi. Expected capacity >= reservation."
             ]
         );
-    }
-
-    #[test]
-    fn cpu_lists_are_counted() {
-        for (text, count) in [("0", 1), ("0-3", 4), ("0-1,4,6-7", 5), ("", 0)] {
-            assert_eq!(count_cpus(text), count, "{text:?}");
-        }
     }
 }

@@ -48,10 +48,10 @@ pub struct EvictionConfig {
 /// The state kept between two checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EvictionState {
-    /// By position in the list of thresholds: since when it is met.
-    first_met: BTreeMap<usize, Duration>,
+    /// Since when a threshold is met; a reload may replace thresholds.
+    first_met: Vec<(Threshold, Duration)>,
     /// Thresholds that were met for their grace and not resolved since.
-    met: BTreeSet<usize>,
+    met: Vec<Threshold>,
     last_seen: BTreeMap<Pressure, Duration>,
 }
 
@@ -79,21 +79,20 @@ pub(crate) fn evaluate(
     let mut soonest = |left: Duration| {
         verdict.again_after = Some(verdict.again_after.map_or(left, |after| after.min(left)));
     };
-    for (at, threshold) in config.thresholds.iter().enumerate() {
+    for threshold in &config.thresholds {
         let Some(observed) = seen.get(&threshold.signal) else { continue };
         verdict.is_near |= threshold.is_near(*observed);
-        let was_met = state.met.contains(&at);
+        let was_met = state.met.contains(threshold);
         if !threshold.is_met(*observed, was_met) {
             continue;
         }
-        let first = state.first_met.get(&at).copied().unwrap_or(now);
-        next.first_met.insert(at, first);
+        let met_before = state.first_met.iter().find(|(met, _)| met == threshold);
+        let first = met_before.map_or(now, |(_, first)| *first);
+        next.first_met.push((*threshold, first));
         next.last_seen.insert(threshold.signal.pressure(), now);
         match threshold.grace.checked_sub(now.saturating_sub(first)) {
             Some(left) if !left.is_zero() => soonest(left),
-            _ => {
-                next.met.insert(at);
-            }
+            _ => next.met.push(*threshold),
         }
     }
     next.last_seen.retain(|_, last| {
@@ -105,7 +104,7 @@ pub(crate) fn evaluate(
         left.is_some() || *last == now
     });
     verdict.pressure = next.last_seen.keys().copied().into_set();
-    verdict.reclaim = next.met.first().map(|at| config.thresholds[*at]);
+    verdict.reclaim = next.met.first().copied();
     (next, verdict)
 }
 
@@ -203,6 +202,22 @@ mod tests {
         assert!(went.iter().all(|(_, shown)| *shown == ["DiskPressure"]), "shown from the first look on");
         let (_, verdict) = evaluate(&config, &EvictionState::default(), &seen(low), SECOND);
         assert_eq!(verdict.again_after, Some(30 * SECOND));
+    }
+
+    #[test]
+    fn a_replaced_threshold_inherits_nothing() {
+        let soft = |of: &[(&str, &str, u64)]| config(&[], of, &[]);
+        let (memory, disk) = (("memory.available", "100", 60), ("nodefs.available", "10%", 60));
+        let low = seen(&[(Signal::MemoryAvailable, 50), (Signal::NodefsAvailable, 50)]);
+        let (state, _) = evaluate(&soft(&[disk]), &EvictionState::default(), &low, SECOND);
+        // Memory comes first in the list, and its grace begins now; that of the disk goes on.
+        let (state, verdict) = evaluate(&soft(&[disk, memory]), &state, &low, 51 * SECOND);
+        assert_eq!((verdict.reclaim, verdict.again_after), (None, Some(10 * SECOND)));
+        let both = soft(&[disk, memory]);
+        let (_, verdict) = evaluate(&both, &state, &low, 61 * SECOND);
+        assert_eq!(verdict.reclaim.map(|threshold| threshold.signal), Some(Signal::NodefsAvailable));
+        let (_, verdict) = evaluate(&soft(&[("nodefs.available", "20%", 60)]), &state, &low, 61 * SECOND);
+        assert_eq!(verdict.reclaim, None, "another threshold of the same signal");
     }
 
     #[test]

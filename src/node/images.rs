@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::{NodeManager, Pending};
 use crate::model::api::pod::Pod;
 use crate::model::containers::{all_with_ephemeral, is_terminal};
+use crate::model::image_name::apply_default_tag;
 use crate::model::ordered::Ordered as _;
 use crate::node::eviction::is_resolved;
 use crate::node::image_gc::{ImageHistory, ImagePlan, named_ids, too_little};
@@ -97,6 +98,13 @@ pub(super) struct Images {
     reported_failure: Option<&'static str>,
 }
 
+impl Images {
+    /// What was decided under another configuration counts no more.
+    pub(super) fn reconsider(&mut self) {
+        (self.listed_at, self.freed, self.again_at, self.is_futile) = (None, None, None, false);
+    }
+}
+
 impl NodeManager {
     /// Removes images that are too old, and those the disk has no room for. Returns the time until the next
     /// listing.
@@ -142,8 +150,12 @@ impl NodeManager {
         if !plan.old.is_empty() || wanted.is_some() && !plan.removable.is_empty() {
             plan = self.without_used_images(plan).await?;
         }
+        // An image that cannot be removed must not keep the others.
+        let mut failed = None;
         for id in std::mem::take(&mut plan.old) {
-            self.remove(&id, 0, "age").await?;
+            if let Err(error) = self.remove(&id, 0, "age").await {
+                failed.get_or_insert(error);
+            }
         }
         let mut freed = 0;
         if let Some(wanted) = wanted {
@@ -152,10 +164,15 @@ impl NodeManager {
                 if freed >= wanted {
                     break;
                 }
-                freed += self.remove(id, *size, "space").await?;
+                match self.remove(id, *size, "space").await {
+                    Ok(bytes) => freed += bytes,
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                    }
+                }
             }
-            self.images.is_futile = freed < wanted;
-            if freed < wanted {
+            self.images.is_futile = freed < wanted && failed.is_none();
+            if self.images.is_futile {
                 self.report_image_failure("FreeDiskSpaceFailed", &too_little(wanted, freed));
             }
         }
@@ -163,7 +180,7 @@ impl NodeManager {
         let is_awaited = wanted.is_some_and(|wanted| freed < wanted)
             || !self.parts.config.get().images.maximum_age.is_zero();
         self.images.again_at = plan.again_after.filter(|_| is_awaited).map(|after| now.saturating_add(after));
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Lists all images and those in use.
@@ -253,9 +270,9 @@ impl NodeManager {
     }
 }
 
-/// The image references of the pod.
+/// The image references of the pod, but for those that are none: a runtime would refuse the question.
 fn named(pod: &Pod) -> impl Iterator<Item = String> {
     let containers = all_with_ephemeral(pod).map(|(container, _)| container.image.clone());
     let volumes = pod.spec.volumes.iter().filter_map(|volume| Some(volume.image.as_ref()?.reference.clone()));
-    containers.chain(volumes).filter(|name| !name.is_empty())
+    containers.chain(volumes).filter(|name| apply_default_tag(name).is_ok())
 }

@@ -18,6 +18,7 @@ use crate::platform::cgroup::CgroupConfig;
 use crate::pod::inbox::Eviction;
 use crate::pod::resources::CgroupLayout;
 use crate::runtime::fake::{FakeImage, FakeRuntime};
+use crate::runtime::{DiskPlaces, ErrorKind, RuntimeError, RuntimeImage};
 use crate::store::{Mode, OpenOptions, StoreHandle};
 
 /// Records the evicted pods.
@@ -161,6 +162,71 @@ fn image_gc_frees_only_what_is_needed_and_no_wanted_image() {
     });
 }
 
+/// A runtime that keeps one image, and refuses a question about what is no reference.
+struct Stubborn {
+    fake: Rc<FakeRuntime>,
+    keeps: &'static str,
+}
+
+impl NodeRuntime for Stubborn {
+    fn places(self: Rc<Self>) -> Pending<Result<DiskPlaces, RuntimeError>> {
+        Rc::clone(&self.fake).places()
+    }
+
+    fn images(self: Rc<Self>) -> Pending<Result<Vec<RuntimeImage>, RuntimeError>> {
+        Rc::clone(&self.fake).images()
+    }
+
+    fn used_images(self: Rc<Self>) -> Pending<Result<BTreeSet<String>, RuntimeError>> {
+        Rc::clone(&self.fake).used_images()
+    }
+
+    fn ids_of(
+        self: Rc<Self>,
+        references: BTreeSet<String>,
+    ) -> Pending<Result<BTreeSet<String>, RuntimeError>> {
+        if references.iter().any(|name| name.contains(char::is_uppercase)) {
+            let error = RuntimeError::new("ImageStatus", ErrorKind::Refused, "invalid reference format");
+            return Box::pin(async { Err(error) });
+        }
+        Rc::clone(&self.fake).ids_of(references)
+    }
+
+    fn remove(self: Rc<Self>, id: String) -> Pending<Result<Option<u64>, RuntimeError>> {
+        if id == self.keeps {
+            let error = RuntimeError::new("RemoveImage", ErrorKind::AlreadyExists, "it has child images");
+            return Box::pin(async { Err(error) });
+        }
+        Rc::clone(&self.fake).remove(id)
+    }
+}
+
+#[test]
+fn one_image_or_name_that_is_refused_stops_no_collection() {
+    run(async {
+        let mut bench = bench("1");
+        let keeps = "sha256:a";
+        bench.keeper.parts.runtime = Rc::new(Stubborn { fake: Rc::new(bench.fake.clone()), keeps });
+        for name in ["a", "b", "c"] {
+            bench.add(name, 3);
+        }
+        bench.want("p", "Nginx:latest", "file");
+        bench.look(15).await;
+        assert_eq!(bench.left(), ["a"], "5 MiB were to be freed");
+        assert_eq!((bench.told("ImageGCFailed"), bench.told("FreeDiskSpaceFailed")), (1, 0));
+
+        let mut config = NodeConfig::clone(&bench.keeper.parts.config.get());
+        config.images.maximum_age = Duration::from_secs(30);
+        bench.keeper.parts.config.set(config);
+        bench.add("b", 3);
+        tokio::time::advance(Duration::from_secs(300)).await;
+        bench.look(50).await;
+        tokio::time::advance(Duration::from_secs(31)).await;
+        bench.look(50).await;
+        assert_eq!(bench.left(), ["a"], "b is too old, too");
+    });
+}
+
 #[test]
 fn an_image_that_is_too_young_is_come_back_for() {
     run(async {
@@ -206,5 +272,39 @@ fn pods_are_evicted_singly_once_images_are_exhausted() {
         assert!(short.left().is_empty());
         assert_eq!(short.gone.0.borrow().len(), 1);
         assert_eq!(short.told("EvictionThresholdMet"), 1);
+    });
+}
+
+#[test]
+fn changed_limits_of_images_count_at_the_next_check() {
+    run(async {
+        let mut bench = bench("1");
+        let set = |bench: &Bench, change: fn(&mut ImageLimits)| {
+            let mut config = NodeConfig::clone(&bench.keeper.parts.config.get());
+            change(&mut config.images);
+            bench.keeper.parts.config.set(config);
+        };
+        let disk = FileSystemFacts { capacity: 100 << 20, available: 10 << 20, ..FileSystemFacts::default() };
+        let day = |limits: &mut ImageLimits| limits.minimum_age = Duration::from_secs(86_400);
+        set(&bench, day);
+        bench.keeper.run_check().await;
+        bench.add("new", 5);
+        bench.keeper.is_futile = true;
+        bench.keeper.keep_images(Some(disk), true).await;
+        let again = bench.keeper.keep_images(Some(disk), false).await;
+        assert_eq!((bench.left().len(), again), (1, Some(Duration::from_secs(86_400))));
+        set(&bench, |limits| limits.minimum_age = Duration::ZERO);
+        bench.keeper.run_check().await;
+        assert!(!bench.keeper.is_futile);
+        bench.keeper.keep_images(Some(disk), false).await;
+        assert!(bench.left().is_empty());
+
+        bench.add("old", 5);
+        bench.keeper.run_check().await;
+        set(&bench, |limits| limits.maximum_age = Duration::from_secs(30));
+        assert!(bench.keeper.run_check().await <= Duration::from_secs(30), "the image is known");
+        tokio::time::advance(Duration::from_secs(31)).await;
+        bench.keeper.run_check().await;
+        assert!(bench.left().is_empty());
     });
 }

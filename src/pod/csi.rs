@@ -19,6 +19,7 @@ pub(crate) mod rules;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::future::{Future, ready};
@@ -84,11 +85,13 @@ pub(crate) trait CsiServer {
 pub(crate) struct CsiNode {
     drivers: Rc<CsiDrivers>,
     server: Rc<dyn CsiServer>,
+    /// Places in pods with an attempt under way.
+    mounting: RefCell<BTreeSet<PathBuf>>,
 }
 
 impl CsiNode {
     pub(crate) fn new(drivers: &Rc<CsiDrivers>, server: Rc<dyn CsiServer>) -> Rc<Self> {
-        Rc::new(Self { drivers: Rc::clone(drivers), server })
+        Rc::new(Self { drivers: Rc::clone(drivers), server, mounting: RefCell::default() })
     }
 
     pub(crate) fn drivers(&self) -> Rc<CsiDrivers> {
@@ -203,7 +206,13 @@ impl CsiVolumes for CsiNode {
             }
         };
         let node = Rc::clone(&self);
-        self.drivers.attempt(key, async move { node.mount(volume).await })
+        self.drivers.attempt(key, async move {
+            let target = volume.target.clone();
+            node.mounting.borrow_mut().insert(target.clone());
+            let mounted = node.mount(volume).await;
+            node.mounting.borrow_mut().remove(&target);
+            mounted
+        })
     }
 
     fn attach(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<StringMap> {
@@ -261,6 +270,10 @@ impl CsiVolumes for CsiNode {
             self.drivers.wake.notify_one();
         }
         is_due
+    }
+
+    fn mounting(&self, pod_dir: &Path) -> Option<PathBuf> {
+        self.mounting.borrow().iter().find(|place| place.starts_with(pod_dir)).cloned()
     }
 
     fn forget(&self, pod_dir: &Path) {

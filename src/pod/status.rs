@@ -25,7 +25,7 @@ use crate::pod::admission::rules::may_be_readmitted;
 use crate::pod::lifecycle::adopt_earlier_end;
 use crate::pod::scheduling::first_status;
 use crate::pod::start;
-use crate::pod::status::rules::{add_client_conditions, same_meaning};
+use crate::pod::status::rules::{add_client_conditions, has_ended, same_meaning};
 use crate::store::StoreHandle;
 
 struct StatusEntry {
@@ -244,6 +244,14 @@ impl StatusManager {
         pods
     }
 
+    /// Those of [`Self::all_pods`] that have not ended.
+    #[must_use]
+    pub(crate) fn active_pods(&self) -> Vec<Pod> {
+        let mut pods = self.all_pods();
+        pods.retain(|pod| !has_ended(&pod.status));
+        pods
+    }
+
     /// Shows all pods of [`Self::all_pods`] with what is known of them, without a copy.
     pub(crate) fn with_pods<T>(&self, read: impl FnOnce(&[(&Pod, &PodStatus)]) -> T) -> T {
         let (entries, expected) = (self.entries.borrow(), self.expected.borrow());
@@ -379,6 +387,9 @@ mod tests {
         for pod in statuses.all_pods() {
             assert_eq!(statuses.find("", &pod.metadata.name, None), Some(pod));
         }
+        assert_eq!(shown(&statuses.active_pods()), [("a", "Running"), ("b", "Running")]);
+        statuses.set(&pod("a"), PodStatus { phase: "Failed".to_owned(), ..PodStatus::default() });
+        assert_eq!(shown(&statuses.active_pods()), [("b", "Running")], "the other has ended");
     }
 
     #[test]

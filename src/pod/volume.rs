@@ -12,6 +12,7 @@ mod disks;
 mod empty_dir;
 mod ephemeral;
 mod host_path;
+mod kept;
 mod nfs;
 mod orphans;
 mod ownership;
@@ -29,7 +30,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use crate::model::api::pod::{NfsVolumeSource, Pod, Volume};
+use crate::model::api::pod::{HostPathVolumeSource, NfsVolumeSource, Pod, Volume};
 use crate::model::objects::retired;
 use crate::model::objects::{
     Absence, ClaimedSource, ClaimedVolume, ObjectKey, ObjectKind, ObjectLookup, Realm,
@@ -47,6 +48,7 @@ use crate::pod::volume::rules::{MediumError, check_use, claim_of, empty_dir_medi
 use claim::{BeingGiven, FsGroup, LocalVolume};
 use csi::{CsiVolume, CsiVolumes};
 use disks::NetworkDisks;
+use kept::Kept;
 use nfs::Export;
 use orphans::Guard;
 use ownership::Policy;
@@ -209,6 +211,7 @@ pub(crate) struct Volumes {
     remote_jobs: RemoteJobs,
     guard: Guard,
     claims_in_use: BeingGiven,
+    kept: Kept,
     limits: quota::Limits,
     disks: Rc<NetworkDisks>,
     /// `None`: the node has just started.
@@ -229,6 +232,7 @@ impl Volumes {
             remote_jobs,
             guard: Guard::default(),
             claims_in_use: BeingGiven::default(),
+            kept: Kept::default(),
             limits: quota::Limits::default(),
             csi: RefCell::default(),
         }
@@ -289,8 +293,15 @@ impl Volumes {
             return empty_dir::ensure(pod_dir, name, medium, group).await;
         }
         if let Some((claim, read_only)) = claim_of(pod, volume) {
-            let found = self.claimed_volume(pod, name, &claim)?;
-            return self.ensure_claim(pod, pod_dir, name, found, (claim, read_only)).await;
+            let found = match self.claimed_volume(pod, name, &claim) {
+                Ok(found) => found,
+                Err(error) => {
+                    return self.kept_mount(pod, pod_dir, name, claim, read_only).await.ok_or(error);
+                }
+            };
+            let mounted = self.ensure_claim(pod, pod_dir, name, found.clone(), (claim, read_only)).await?;
+            self.keep(pod, name, found, &mounted);
+            return Ok(mounted);
         }
         if let Some(source) = &volume.nfs {
             return nfs::ensure(&self.remote_jobs, pod_dir, name, name, inline_export(source)).await;
@@ -329,7 +340,8 @@ impl Volumes {
             let wanted = if let Some(source) = &volume.csi {
                 csi_volume(pod, &pod_dir, name, (**source).clone(), None, source["readOnly"] == true)
             } else if let Some((claim, read_only)) = claim_of(pod, volume)
-                && let Ok(found) = self.claimed_volume(pod, name, &claim)
+                && let Some(found) =
+                    self.claimed_volume(pod, name, &claim).ok().or_else(|| self.kept_volume(pod, name))
                 && let ClaimedSource::Csi { source, .. } = &found.source
             {
                 let read_only = read_only || found.read_only;
@@ -395,11 +407,17 @@ impl Volumes {
         (claim, read_only): (String, bool),
     ) -> Result<MountedVolume, VolumeError> {
         let read_only = read_only || volume.read_only;
+        if volume.single_pod
+            && let ClaimedSource::HostPath { .. } | ClaimedSource::Nfs { .. } = volume.source
+        {
+            claim::reserve(pod_dir, name, &volume.name, &self.claims_in_use).await?;
+        }
         let mounted = match volume.source {
-            ClaimedSource::HostPath { path } => {
-                let (owned_name, path) = (name.to_owned(), PathBuf::from(path));
-                self.run_with_timeout(pod_dir, name, move || claim::ensure_host_path(&owned_name, &path))
-                    .await?
+            ClaimedSource::HostPath { path, type_ } => {
+                let (pod, owned_name) = (pod_dir.to_owned(), name.to_owned());
+                let source = HostPathVolumeSource { path, type_ };
+                let job = move || claim::ensure_host_path(&pod, &owned_name, &source);
+                self.run_with_timeout(pod_dir, name, job).await?
             }
             ClaimedSource::Directory { ref path, .. } => {
                 let (path, group) = (PathBuf::from(path), fs_group(pod).filter(|_| !read_only));
@@ -410,18 +428,22 @@ impl Volumes {
                     name,
                     volume: &volume.name,
                     source: &path,
+                    options: &[],
                     fs_group: group,
                     single_pod: volume.single_pod,
                 };
                 claim::ensure_local(pod_dir, wanted, &self.claims_in_use).await?
             }
-            ClaimedSource::Local { path } => {
-                let group = fs_group(pod).filter(|_| !read_only);
+            ClaimedSource::Local { ref path, ref fs_type } => {
+                let target = plugin_dir(pod_dir, claim::PLUGIN).join(&volume.name);
+                let local = (Path::new(path), fs_type.as_str(), volume.mount_options.as_slice());
+                let (source, _held) = self.local_source(name, &target, local, read_only).await?;
                 let wanted = LocalVolume {
                     name,
                     volume: &volume.name,
-                    source: Path::new(&path),
-                    fs_group: group,
+                    source: &source,
+                    options: &volume.mount_options,
+                    fs_group: fs_group(pod).filter(|_| !read_only),
                     single_pod: volume.single_pod,
                 };
                 claim::ensure_local(pod_dir, wanted, &self.claims_in_use).await?
@@ -474,6 +496,7 @@ impl Volumes {
     pub(crate) async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.refreshed.forget(uid);
         self.limits.forget(uid);
+        self.forget_kept(uid);
         let pod_dir = pod_dir(&self.config, uid);
         self.unmount_attached(&pod_dir).await?;
         let removed = rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await;
@@ -481,6 +504,7 @@ impl Volumes {
             self.guard.release(uid);
         }
         self.clean_unclaimed().await;
+        self.release_devices().await;
         removed
     }
 

@@ -27,7 +27,9 @@ use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::{ContainerId, PodUid, SandboxId, Streams};
 use crate::platform::logging::chain;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
 use crate::platform::sys::dir::make_dir;
+use crate::platform::sys::node::kernel_version;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::pod_network::PodNetwork;
 use crate::runtime::{
@@ -60,13 +62,16 @@ use request::{CONTAINER, EngineFacts, KIND, SANDBOX};
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
 
 /// What the agent adds to an engine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub(crate) struct DockerConfig {
     /// The pods' network; `None` when its ranges are not valid: then only pods on the node's network start.
     pub network: Option<NetworkConfig>,
-    /// `containerLogMaxSize` and `containerLogMaxFiles`, for the engine's rotation.
-    pub log: Option<(u64, usize)>,
+    /// For containers from now on.
+    pub log: Live<DockerLogs>,
 }
+
+/// `containerLogMaxSize` and `containerLogMaxFiles`, for the engine's rotation; `None` leaves it to the engine.
+pub(crate) type DockerLogs = Option<(u64, usize)>;
 
 /// A client of a Docker Engine.
 pub(crate) struct DockerRuntime {
@@ -79,7 +84,7 @@ type SandboxAddresses = Vec<(SandboxId, Vec<String>)>;
 
 struct Engine {
     client: Client,
-    log: Option<(u64, usize)>,
+    log: Live<DockerLogs>,
     network: Option<PodNetwork>,
     /// The records of the network.
     network_state: Option<PathBuf>,
@@ -256,17 +261,18 @@ impl Engine {
         Ok(())
     }
 
-    /// What requests depend on; asked once for each version of the engine.
+    /// What requests depend on; the engine is asked once for each version of it.
     async fn facts(&self, call: &'static str) -> Result<EngineFacts, RuntimeError> {
+        let log = *self.log.get();
         if let Some(facts) = self.facts.borrow().as_ref() {
-            return Ok(facts.clone());
+            return Ok(EngineFacts { log, ..facts.clone() });
         }
         let info = self.info(call).await?;
         let facts = EngineFacts {
             version: self.client.version(),
             systemd: info["CgroupDriver"] == "systemd",
             lowest_oom_score: self.lowest_oom_score().await,
-            log: self.log,
+            log,
         };
         *self.facts.borrow_mut() = Some(facts.clone());
         Ok(facts)
@@ -319,10 +325,17 @@ fn not_of_pod(call: &'static str) -> RuntimeError {
 impl Runtime for DockerRuntime {
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
         let client = &self.engine.client;
-        let answer = client.get("Version", "/version").await;
+        let mut answer = client.get("Version", "/version").await;
         if answer.is_err() {
             // Another engine may answer next.
             self.engine.facts.borrow_mut().take();
+        }
+        // Or it answers already, and does not speak the version in use.
+        if answer.as_ref().is_err_and(|error| error.kind == ErrorKind::Refused)
+            && let Some(version) = ask::engine_version(client.socket()).await?
+        {
+            client.set_version(version);
+            answer = client.get("Version", "/version").await;
         }
         let answer = answer?;
         let version = ask::chosen_version(answer["ApiVersion"].as_str().unwrap_or_default())?;
@@ -344,13 +357,20 @@ impl Runtime for DockerRuntime {
             Some(network) => network.status().await,
             None => Err("podCIDR is not valid".to_owned()),
         };
-        let recursive_read_only_mounts = engine.facts("Status").await?.has_recursive_read_only();
-        let names = info["Runtimes"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
-        let handler = |name| RuntimeHandler { name, recursive_read_only_mounts, user_namespaces: false };
+        let is_able = engine.facts("Status").await?.has_recursive_read_only() && kernel_version() >= (5, 12);
+        let handler = |name, runtime| RuntimeHandler {
+            name,
+            recursive_read_only_mounts: is_able && observed::has_recursive_read_only(runtime),
+            user_namespaces: false,
+        };
+        let runtimes = &info["Runtimes"];
+        let default = &runtimes[info["DefaultRuntime"].as_str().unwrap_or_default()];
+        let named = runtimes.as_object().into_iter().flatten();
+        let named = named.map(|(name, runtime)| handler(name.clone(), runtime));
         Ok(RuntimeStatus {
             runtime_ready: Ok(()),
             network_ready: network_ready.map_err(|why| format!("NetworkPluginNotReady: {why}")),
-            handlers: std::iter::once(String::new()).chain(names).map(handler).collect(),
+            handlers: std::iter::once(handler(String::new(), default)).chain(named).collect(),
             supplemental_groups_policy: Some(false),
         })
     }
@@ -485,8 +505,7 @@ impl Runtime for DockerRuntime {
     }
 
     async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError> {
-        let info = self.engine.info("ImageFsInfo").await?;
-        Ok(DiskPlaces { images: usage::root_dir(&info), layers: None })
+        Ok(DiskPlaces { images: image::place(&self.engine, "ImageFsInfo").await?, layers: None })
     }
 
     async fn set_pod_cidrs(&self, cidrs: &[String]) -> Result<(), RuntimeError> {
@@ -503,5 +522,42 @@ impl Runtime for DockerRuntime {
         }
         self.engine.changed.notified().await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn new_containers_get_the_log_limits_of_now() {
+        let socket = testing::socket(|_| testing::response("1.43", r#"{"CgroupDriver":"systemd"}"#));
+        let config = DockerConfig { log: Live::new(Some((10, 5))), ..DockerConfig::default() };
+        let runtime = DockerRuntime::new(socket.clone(), 43, Duration::from_secs(10), config.clone());
+        let limits = || async { runtime.engine.facts("Info").await.unwrap().log };
+        let test = async {
+            assert_eq!(limits().await, Some((10, 5)));
+            config.log.set(Some((20, 3)));
+            assert_eq!(limits().await, Some((20, 3)));
+        };
+        tokio::task::LocalSet::new().run_until(test).await;
+        std::fs::remove_file(socket).expect("remove the socket");
+    }
+
+    #[test]
+    fn an_engine_that_was_replaced_is_asked_what_it_speaks() {
+        rt::run(async {
+            let socket = testing::socket(|request| match request.split(' ').nth(1) {
+                Some("/_ping") => testing::response("1.44", "OK"),
+                Some("/v1.44/version") => testing::response("1.44", r#"{"ApiVersion":"1.44"}"#),
+                _ => testing::refusal(400, "client version 1.41 is too old"),
+            });
+            let limit = Duration::from_secs(10);
+            let runtime = DockerRuntime::new(socket.clone(), 41, limit, DockerConfig::default());
+            assert_eq!(runtime.version().await.expect("it answers").api_version, "1.44");
+            assert_eq!(runtime.engine.client.version(), 44);
+            std::fs::remove_file(socket).expect("remove the socket");
+        })
+        .expect("run");
     }
 }

@@ -6,7 +6,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,8 +28,10 @@ use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::rt::changes::Changes;
+use crate::platform::rt::live::Live;
 use crate::platform::sys::netlink::nftables::Family;
 use crate::pod::events::{EventRecorder, EventType};
+use crate::pod::executor::PodSettings;
 use crate::pod::status::StatusManager;
 
 /// After a failure of the kernel, or of a socket.
@@ -52,8 +53,8 @@ pub struct ServiceConfig {
     pub(crate) api: Option<SocketAddr>,
     /// Addresses of pods of the built-in network; empty without one.
     pub(crate) pod_ranges: Vec<Cidr>,
-    /// `resolvConf`.
-    pub(crate) resolv_conf: Option<PathBuf>,
+    /// For `resolvConf`.
+    pub(crate) pods: Live<PodSettings>,
     /// TCP ports of the agent.
     pub(crate) own_ports: Vec<u16>,
 }
@@ -143,7 +144,7 @@ impl Driver {
             foreign_pods: RefCell::default(),
             pod_ranges: config.pod_ranges.clone(),
         });
-        let forward = ForwardConfig::new(config.resolv_conf.clone(), own);
+        let forward = ForwardConfig::new(config.pods.clone(), own);
         let server = DnsServer::new(Rc::clone(&names), Forwarder::new(forward, parts.clock.clone()));
         let mut driver = Self {
             started: parts.clock.now(),

@@ -11,7 +11,9 @@ use super::fields::text;
 use super::item::Item;
 use super::world::World;
 use crate::model::api::quantity::Quantity;
-use crate::model::objects::volumes::{BIND_COMPLETED, claim_spec, claimant, class_of, mismatch, size_of};
+use crate::model::objects::volumes::{
+    BIND_COMPLETED, claim_spec, claimant, class_of, is_bound, mismatch, size_of,
+};
 use crate::model::objects::wire::claim_reference;
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind};
 use crate::model::ordered::Sortable as _;
@@ -24,7 +26,11 @@ pub(super) fn step(world: &mut World<'_>, item: &mut Item) {
     claims.order_by(|one, other| one.created.cmp(&other.created));
     let claims: Vec<&LocalObject> = claims.iter().map(|claim| &**claim).collect();
     let mut spec = item.at("/spec").clone();
-    let found = claimant(item.name(), &spec, &claims);
+    let keeps_directory = |claim: &&LocalObject| {
+        let names = claim_spec(claim).is_some_and(|own| own.volume_name == item.name());
+        !names && !is_bound(&spec) && world.env.has_directory(claim)
+    };
+    let found = claimant(item.name(), &spec, &claims).filter(|claim| !keeps_directory(claim));
     let chosen = found.or_else(|| best(world, item, &spec, &claims));
     let bound_to = &spec["claimRef"];
     let phase = match &chosen {

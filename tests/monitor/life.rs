@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use edge_agent::platform::sys::children;
 use edge_agent::platform::sys::own_program::read_only;
-use edge_agent::runtime::embedded::client::{Monitor, MonitorError, write_bundle};
+use edge_agent::runtime::embedded::client::{Monitor, MonitorError, Streams, write_bundle};
 use edge_agent::runtime::embedded::protocol::{Exited, Reply, Started};
 use edge_agent::runtime::embedded::spec::PodSpec;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::fixture::{Pod, children_of, eventually, run};
+use super::fixture::{Pod, children_of, eventually, exec_spec, run};
 use crate::support::agent::binary;
 use crate::support::scratch::is_gone;
 
@@ -62,6 +63,30 @@ fn a_watch_shows_a_container_that_was_being_started() {
             "{first:?}"
         );
         assert_eq!(pod.exited("one").await.code, 3);
+    });
+}
+
+/// A service manager's `CPUAffinity=` for the agent.
+#[test]
+fn cpus_that_the_agent_is_restricted_to_do_not_bind_containers() {
+    run(async {
+        let pod = Pod::new().await;
+        let allowed = |pid: i32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            line.unwrap().trim().to_owned()
+        };
+        let all = allowed(pod.start("before", "sleep 1000").await);
+        let monitor = Pid::from_raw(pod.pid);
+        let own = sched_getaffinity(monitor).unwrap();
+        let first = (0..CpuSet::count()).find(|cpu| own.is_set(*cpu).unwrap()).unwrap();
+        let mut one = CpuSet::new();
+        one.set(first).unwrap();
+        sched_setaffinity(monitor, &one).unwrap();
+        assert_eq!(allowed(pod.pid), first.to_string());
+        assert_eq!(allowed(pod.start("one", "sleep 1000").await), all);
+        let session = pod.monitor.exec("one", &exec_spec("sleep 1000"), Streams::default()).await.unwrap();
+        assert_eq!(allowed(session.started().pid), all);
     });
 }
 

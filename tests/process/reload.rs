@@ -84,9 +84,17 @@ fn bad_file_keeps_the_configuration_until_it_is_mended() {
         let lines = node.log_lines(&["Failed to reload the configuration"]);
         if lines.len() == 2 { Ok(()) } else { Err(lines.join("\n")) }
     });
-    node.replace_setting("clusterDNS: {", "clusterDNS: [10.9.9.3]");
+    node.replace_setting("enableServer: false", "authorization: {mode: Webhook}");
+    node.replace_setting("clusterDNS: {", "clusterDNS: [10.9.9.2]");
+    let refusal = "authorization.mode: Webhook requires a cluster";
+    node.wait_for_problem(refusal);
+    let shown = node.agent.command_of("config").arg("--config").arg(node.agent.config_file()).output();
+    let shown = shown.expect("run it");
+    assert_eq!(shown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&shown.stderr).contains(refusal), "{shown:?}");
+    node.replace_setting("authorization: {mode: Webhook}", "enableServer: false");
     node.wait_for_line(&["Reloaded the configuration", "clusterDNS"]);
-    node.replace_setting("[10.9.9.3]", "[10.9.9.3]\nmaxPodz: 3");
+    node.replace_setting("[10.9.9.2]", "[10.9.9.2]\nmaxPodz: 3");
     node.wait_for_line(&["config.yaml", "maxPodz"]);
     assert_eq!(node.agent.status_json().expect("a status")["problems"], serde_json::json!([]));
     node.keeps_running("neighbour", &neighbour);

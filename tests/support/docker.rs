@@ -63,7 +63,13 @@ impl Docker {
                 &path("docker.pid"),
             ])
             .args(["--host", &self.endpoint(), "--group", "root", "--config-file", &path("daemon.json")])
-            .args(["--iptables=false", "--ip6tables=false", "--bridge=none", "--live-restore"])
+            .args([
+                "--iptables=false",
+                "--ip6tables=false",
+                "--bridge=none",
+                "--userland-proxy=false",
+                "--live-restore",
+            ])
             .args(["--add-runtime", &format!("second={}", path("second"))])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -196,8 +202,11 @@ impl Drop for Docker {
     }
 }
 
-/// An installed one, or the one that `scripts/setup test` has unpacked.
+/// `DOCKERD`, the one that `scripts/setup test` has unpacked, or an installed one.
 fn dockerd() -> PathBuf {
+    if let Some(chosen) = std::env::var_os("DOCKERD") {
+        return PathBuf::from(chosen);
+    }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target directory");
     let unpacked = target.join("test-tools/usr/sbin/dockerd");
     if unpacked.exists() { unpacked } else { PathBuf::from("dockerd") }

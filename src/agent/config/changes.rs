@@ -4,8 +4,12 @@
 
 use serde_json::Value;
 
-use super::fields::FIELDS;
+use super::fields::{FIELDS, by_path};
+use super::resolve::{Origin, Provenance};
 use super::tree;
+
+/// Fields whose default stands for what suits the machine or a feature gate: given, the same value means itself.
+const BY_ORIGIN: [&str; 2] = ["cgroupDriver", "crashLoopBackOff.maxContainerRestartPeriod"];
 
 /// The changed fields by their paths.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -14,6 +18,17 @@ pub struct ConfigChanges {
     pub at_once: Vec<&'static str>,
     /// Their new values are in force after the agent's next start.
     pub at_restart: Vec<&'static str>,
+}
+
+/// A configuration as a file says it.
+pub(super) fn written(document: &Value, provenance: &Provenance) -> Value {
+    let mut document = document.clone();
+    for path in BY_ORIGIN {
+        if !provenance.get(path).is_some_and(Origin::is_explicit) {
+            tree::remove(&mut document, path);
+        }
+    }
+    document
 }
 
 /// Compares with `start`, the configuration at the start of the process, and `last`, the one that was taken over last.
@@ -41,6 +56,13 @@ pub(super) fn taken_over(start: &Value, new: &Value) -> Value {
             None => tree::remove(&mut document, field.path),
         }
     }
+    for field in BY_ORIGIN.into_iter().filter_map(by_path) {
+        // Not written at the start: its default.
+        let default = field.default.filter(|_| tree::get(&document, field.path).is_none());
+        if let Some(Ok(value)) = default.map(|default| field.kind.parse(default, None)) {
+            tree::set(&mut document, field.path, value);
+        }
+    }
     document
 }
 
@@ -66,7 +88,8 @@ mod tests {
         let start =
             json!({"port": 1, "podLogsDir": "/a", "clusterDNS": ["10.0.0.1"], "logging": {"verbosity": 0}});
         let new = json!({"port": 2, "podLogsDir": "/b", "logging": {"verbosity": 4, "format": "json"}});
-        let expected = json!({"port": 1, "podLogsDir": "/a", "logging": {"verbosity": 4}});
+        let expected = json!({"port": 1, "podLogsDir": "/a", "logging": {"verbosity": 4}, "cgroupDriver": "cgroupfs",
+            "crashLoopBackOff": {"maxContainerRestartPeriod": "5m0s"}});
         assert_eq!(taken_over(&start, &new), expected);
     }
 }

@@ -78,6 +78,9 @@ pub(super) fn table(resolved: &Resolved) -> String {
     let mut line = |name: &str, value: &str, origin: &Origin| {
         let note = match name.strip_prefix("featureGates.") {
             Some(gate) if gates::is_fixed(gate) => "; locked to this value".to_owned(),
+            Some(gate) if gates::is_of_others(gate) => {
+                "; no effect: not a gate of the kubelet on Linux".to_owned()
+            }
             _ => effects::note(name, Some(origin)),
         };
         // Writing to a String cannot fail.

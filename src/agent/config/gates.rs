@@ -52,8 +52,9 @@ impl FeatureGates {
             }
             let field = format!("featureGates.{name}");
             match GATES.iter().find(|gate| gate.name == name) {
+                None if is_of_others(name) => {}
                 None => {
-                    let hint = nearest(name, GATES.iter().map(|gate| gate.name));
+                    let hint = nearest(name, GATES.iter().map(|gate| gate.name).chain(others()));
                     let hint = hint.map_or(String::new(), |name| format!("; did you mean {name}?"));
                     findings.add(field, format!("unrecognized feature gate: {name}{hint}"));
                 }
@@ -73,7 +74,7 @@ impl FeatureGates {
     }
 }
 
-/// Warnings about named gates that will be removed soon.
+/// Warnings about named gates that will be removed soon, and about those that switch nothing here.
 pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, on) in given {
@@ -89,6 +90,9 @@ pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
                     "Setting deprecated feature gate {name}={on}. It will be removed in a future release."
                 ));
             }
+            None if is_of_others(name) => lines.push(format!(
+                "featureGates.{name}={on} has no effect here: it is not a gate of the kubelet on Linux"
+            )),
             _ => {}
         }
     }
@@ -97,9 +101,10 @@ pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
 }
 
 /// The gates that switch something here. All others are locked: the feature is always on, or not part of this version.
-const ACTED_ON: [&str; 10] = [
+const ACTED_ON: [&str; 11] = [
     "CPUManagerPolicyAlphaOptions",
     "CPUManagerPolicyBetaOptions",
+    "CustomCPUCFSQuotaPeriod",
     "DisableCPUQuotaWithExclusiveCPUs",
     "GracefulNodeShutdown",
     "GracefulNodeShutdownBasedOnPodPriority",
@@ -112,15 +117,18 @@ const ACTED_ON: [&str; 10] = [
 
 /// Locked gates whose value here is not upstream's default: parts that this version does not have, and parts that it
 /// always has.
-const DIFFERENT: [(&str, bool); 9] = [
+const DIFFERENT: [(&str, bool); 12] = [
     ("ContainerStopSignals", true),
     ("ClusterTrustBundle", true),
     ("ClusterTrustBundleProjection", true),
+    ("DRAExtendedResource", false),
     ("DynamicResourceAllocation", false),
     ("EventedPLEG", true),
     ("InPlacePodLevelResourcesVerticalScaling", false),
     ("KubeletPodResourcesDynamicResources", false),
+    ("MutableCSINodeAllocatableCount", false),
     ("ResourceHealthStatus", false),
+    ("ResourceHealthStatusMessage", false),
     ("SELinuxMountReadWriteOncePod", false),
 ];
 
@@ -128,6 +136,14 @@ const DIFFERENT: [(&str, bool); 9] = [
 fn fixed(gate: &Gate) -> Option<bool> {
     let different = DIFFERENT.iter().find(|(name, _)| *name == gate.name);
     (!ACTED_ON.contains(&gate.name)).then(|| different.map_or(gate.on, |(_, on)| *on))
+}
+
+pub(super) fn others() -> impl Iterator<Item = &'static str> {
+    OTHERS.split(' ')
+}
+
+pub(super) fn is_of_others(name: &str) -> bool {
+    others().any(|other| other == name)
 }
 
 /// Whether a gate cannot be switched here.
@@ -191,12 +207,19 @@ const fn deprecated(name: &'static str) -> Gate {
     Gate { name, on: false, stage: Stage::Deprecated }
 }
 
+const fn deprecated_on(name: &'static str) -> Gate {
+    Gate { name, on: true, stage: Stage::Deprecated }
+}
+
 static GATES: &[Gate] = &[
     beta("ContainerCheckpoint"),
     beta("ContainerRestartRules"),
     beta("RestartAllContainersOnContainerExits"),
     beta("CPUManagerPolicyBetaOptions"),
-    beta("DisableCPUQuotaWithExclusiveCPUs"),
+    locked("CSIServiceAccountTokenSecrets"),
+    stable("CustomCPUCFSQuotaPeriod"),
+    deprecated_on("DisableCPUQuotaWithExclusiveCPUs"),
+    beta("DRAExtendedResource"),
     stable("DynamicResourceAllocation"),
     beta("EnvFiles"),
     stable("ExecProbeTimeout"),
@@ -216,12 +239,13 @@ static GATES: &[Gate] = &[
     stable("KubeletPSI"),
     stable("KubeletPodResourcesDynamicResources"),
     stable("KubeletPodResourcesGet"),
-    stable("KubeletPodResourcesListUseActivePods"),
-    stable("KubeletSeparateDiskGC"),
+    deprecated_on("KubeletPodResourcesListUseActivePods"),
+    beta("KubeletSeparateDiskGC"),
     beta("KubeletServiceAccountTokenForCredentialProviders"),
     locked("KubeletTracing"),
     beta("LoggingBetaOptions"),
     beta("ContextualLogging"),
+    locked("MutableCSINodeAllocatableCount"),
     beta("NodeDeclaredFeatures"),
     stable("NodeLogQuery"),
     locked("NodeSwap"),
@@ -229,15 +253,18 @@ static GATES: &[Gate] = &[
     beta("PodLevelResources"),
     locked("PodLifecycleSleepAction"),
     stable("PodObservedGenerationTracking"),
-    stable("PodReadyToStartContainersCondition"),
-    stable("PortForwardWebsockets"),
-    stable("PreventStaticPodAPIReferences"),
+    beta("PodReadyToStartContainersCondition"),
+    beta("PortForwardWebsockets"),
+    beta("PreventStaticPodAPIReferences"),
     stable("ProcMountType"),
+    locked("RecoverVolumeExpansionFailure"),
     locked("RecursiveReadOnlyMounts"),
     beta("ReloadKubeletClientCAFile"),
     beta("ReloadKubeletServerCertificateFile"),
     beta("ResourceHealthStatus"),
+    beta("ResourceHealthStatusMessage"),
     beta("RotateKubeletServerCertificate"),
+    locked("SELinuxChangePolicy"),
     stable("SELinuxMountReadWriteOncePod"),
     locked("SidecarContainers"),
     stable("SupplementalGroupsPolicy"),
@@ -249,6 +276,8 @@ static GATES: &[Gate] = &[
     stable("TopologyManagerPolicyOptions"),
     beta("TopologyManagerPolicyBetaOptions"),
     stable("CPUManagerPolicyOptions"),
+    deprecated("AllowDNSOnlyNodeCSR"),
+    deprecated("AllowOverwriteTerminationGracePeriodSeconds"),
     deprecated("ChangeContainerStatusOnKubeletRestart"),
     beta_off("ClusterTrustBundle"),
     beta_off("ClusterTrustBundleProjection"),
@@ -256,13 +285,18 @@ static GATES: &[Gate] = &[
     alpha("CRIListStreaming"),
     alpha("CPUManagerPolicyAlphaOptions"),
     alpha("CSIVolumeHealth"),
+    alpha("DRAWorkloadResourceClaims"),
     alpha("EventedPLEG"),
     deprecated("GitRepoVolumeDriver"),
     alpha("ImageVolumeWithDigest"),
+    alpha("InPlacePodVerticalScalingExclusiveCPUs"),
+    alpha("InPlacePodVerticalScalingExclusiveMemory"),
     alpha("KubeletInUserNamespace"),
+    deprecated("KubeletRegistrationGetOnExistsOnly"),
     beta_off("LocalStorageCapacityIsolationFSQuotaMonitoring"),
     alpha("LoggingAlphaOptions"),
     alpha("MemoryQoS"),
+    alpha("NativeHistograms"),
     alpha("PodAndContainerStatsFromCRI"),
     beta_off("PodCertificateRequest"),
     alpha("PodLevelResourceManagers"),
@@ -270,10 +304,54 @@ static GATES: &[Gate] = &[
     alpha("PodsAPI"),
     alpha("QOSReserved"),
     alpha("ReduceDefaultCrashLoopBackOffDecay"),
-    alpha("RuntimeClassInImageCriAPI"),
+    alpha("RuntimeClassInImageCriApi"),
     beta_off("SELinuxMount"),
+    alpha("TaintTolerationComparisonOperators"),
     alpha("TopologyManagerPolicyAlphaOptions"),
+    alpha("UserNamespacesHostNetworkSupport"),
 ];
+
+/// What else a kubelet accepts: gates of the other components of Kubernetes 1.36, of its client library and of Windows.
+const OTHERS: &str = "\
+    APIResponseCompression APIServerIdentity APIServerTracing APIServingWithRoutine \
+    AggregatedDiscoveryRemoveBetaType AllowInsecureKubeletCertificateSigningRequests AllowParsingUserUIDFromCertAuth \
+    AllowServiceExternalIPs AllowUnsafeMalformedObjectDeletion AnonymousAuthConfigurableEndpoints \
+    AnyVolumeDataSource AtomicFIFO AuthorizeNodeWithSelectors AuthorizePodWebsocketUpgradeCreatePermission \
+    AuthorizeWithSelectors BtreeWatchCache CBORServingAndStorage CRDObservedGenerationTracking \
+    CRDValidationRatcheting ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation ClientsAllowCBOR \
+    ClientsAllowTLSCacheGC ClientsPreferCBOR CloudControllerManagerWatchBasedRoutesReconciliation \
+    CloudControllerManagerWebhook ConcurrentWatchObjectDecode ConsistentListFromCache ConstrainedImpersonation \
+    ControllerManagerReleaseLeaderElectionLockOnExit CoordinatedLeaderElection CrossNamespaceVolumeDataSource \
+    CustomResourceFieldSelectors DRAAdminAccess DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaintRules \
+    DRADeviceTaints DRAListTypeAttributes DRANodeAllocatableResources DRAPartitionableDevices DRAPrioritizedList \
+    DRAResourceClaimDeviceStatus DRAResourceClaimGranularStatusAuthorization DRAResourcePoolStatus \
+    DRASchedulerFilterTimeout DeclarativeValidation DeclarativeValidationBeta DeclarativeValidationTakeover \
+    DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency DisableAllocatorDualWrite \
+    ExternalServiceAccountTokenSigner GangScheduling GenericWorkload HPAConfigurableTolerance HPAScaleToZero \
+    InOrderInformers InOrderInformersBatchProcess InformerResourceVersion JobBackoffLimitPerIndex JobManagedBy \
+    JobPodReplacementPolicy JobSuccessPolicy KMSv1 ListFromCacheSnapshot LogarithmicScaleDown \
+    ManifestBasedAdmissionControlConfig MatchLabelKeysInPodAffinity MatchLabelKeysInPodTopologySpread \
+    MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet MultiCIDRServiceAllocator \
+    MutablePVNodeAffinity MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs \
+    MutatingAdmissionPolicy NFTablesProxyMode NodeInclusionPolicyInPodTopologySpread NominatedNodeNameForExpectation \
+    OpenAPIEnums OpportunisticBatching OrderedNamespaceDeletion PersistentVolumeClaimUnusedSinceTime PodDeletionCost \
+    PodLifecycleSleepActionAllowZero PodSchedulingReadiness PodTopologyLabelsAdmission PreferSameTrafficDistribution \
+    RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation RelaxedServiceNameValidation \
+    RemoteRequestHeaderUID ResilientWatchCacheInitialization RetryGenerateName SchedulerAsyncAPICalls \
+    SchedulerAsyncPreemption SchedulerPopFromBackoffQ SchedulerQueueingHints SeparateCacheWatchRPC \
+    SeparateTaintEvictionController ServiceAccountNodeAudienceRestriction ServiceAccountTokenJTI \
+    ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo \
+    ServiceCIDRStatusFieldWiping ShardedListAndWatch SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet \
+    StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet \
+    StatefulSetSemanticRevisionComparison StorageCapacityScoring StorageNamespaceIndex StorageVersionAPI \
+    StorageVersionHash StorageVersionMigrator StreamingCollectionEncodingToJSON \
+    StreamingCollectionEncodingToProtobuf StrictIPCIDRValidation StructuredAuthenticationConfiguration \
+    StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics \
+    TokenRequestServiceAccountUIDValidation TopologyAwareWorkloadScheduling TranslateStreamCloseWebsocketRequests \
+    UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO \
+    VolumeAttributesClass VolumeLimitScaling WatchCacheInitializationPostStartHook WatchList WatchListClient WinDSR \
+    WinOverlay WindowsCPUAndMemoryAffinity WindowsGracefulNodeShutdown WindowsHostNetwork WorkloadAwarePreemption \
+    WorkloadWithJob";
 
 #[cfg(test)]
 mod tests {
@@ -338,8 +416,43 @@ mod tests {
     }
 
     #[test]
+    fn gates_of_other_components_are_accepted_with_a_warning() {
+        let given = given(&[("DRAPartitionableDevices", false), ("JobManagedBy", true), ("WinDSR", true)]);
+        let gates = FeatureGates::resolve(&given).unwrap();
+        assert_eq!(gates, FeatureGates::resolve(&BTreeMap::new()).unwrap());
+        let told = warnings(&given);
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert_eq!(
+            told[1],
+            "featureGates.JobManagedBy=true has no effect here: it is not a gate of the kubelet on Linux"
+        );
+        let typo = BTreeMap::from([("JobManagedBye".to_owned(), true)]);
+        let refused = FeatureGates::resolve(&typo).unwrap_err().to_string();
+        assert!(refused.contains("unrecognized feature gate: JobManagedBye; did you mean JobManagedBy?"));
+    }
+
+    #[test]
+    fn gates_of_the_kubelet_in_1_36_are_known() {
+        for (name, on) in [
+            ("AllowDNSOnlyNodeCSR", false),
+            ("CustomCPUCFSQuotaPeriod", true),
+            ("DRAExtendedResource", false),
+            ("InPlacePodVerticalScalingExclusiveCPUs", false),
+            ("KubeletRegistrationGetOnExistsOnly", false),
+            ("RecoverVolumeExpansionFailure", true),
+            ("RuntimeClassInImageCriApi", false),
+        ] {
+            let gates = FeatureGates::resolve(&given(&[(name, on)])).unwrap();
+            assert_eq!(gates.enabled(name), on, "{name}");
+            assert_eq!(FeatureGates::resolve(&BTreeMap::new()).unwrap().enabled(name), on, "{name}");
+        }
+    }
+
+    #[test]
     fn no_gate_is_listed_twice() {
-        let names: std::collections::BTreeSet<_> = GATES.iter().map(|gate| gate.name).collect();
-        assert_eq!(names.len(), GATES.len());
+        let names: std::collections::BTreeSet<_> =
+            GATES.iter().map(|gate| gate.name).chain(others()).collect();
+        assert_eq!(names.len(), GATES.len() + others().count());
+        assert!(others().is_sorted());
     }
 }

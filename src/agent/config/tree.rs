@@ -22,15 +22,18 @@ pub(super) fn set(tree: &mut Value, path: &str, value: Value) {
     *place = value;
 }
 
-/// Removes the value at a path, if there is one.
+/// Removes the value at a path, if there is one, and objects that are empty without it.
 pub(super) fn remove(tree: &mut Value, path: &str) {
-    let (above, name) = path.rsplit_once('.').map_or((None, path), |(above, name)| (Some(above), name));
-    let place = match above {
-        Some(above) => above.split('.').try_fold(tree, |value, name| value.get_mut(name)),
-        None => Some(tree),
-    };
-    if let Some(members) = place.and_then(Value::as_object_mut) {
+    let Some(members) = tree.as_object_mut() else { return };
+    if let Some((name, rest)) = path.split_once('.') {
+        let Some(below) = members.get_mut(name) else { return };
+        remove(below, rest);
+        if below.as_object().is_none_or(|left| !left.is_empty()) {
+            return;
+        }
         members.remove(name);
+    } else {
+        members.remove(path);
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::agent::config::{Resolved, parse_bool};
 use crate::managers::{CpuChange, ManagersConfig, RECORD, ResourceManagers};
 use crate::model::ordered::Ordered as _;
+use crate::node::allocatable::memory_reservation;
 use crate::pod::events::{EventRecorder, EventType, container_path};
 use crate::pod::executor::ExecutorConfig;
 use crate::store::{Loaded, StoreHandle};
@@ -45,7 +46,7 @@ pub(super) async fn open(
         reserved_milli: all.cpu_milli - left.cpu_milli,
         memory_policy: &kubelet.memory_manager_policy,
         reserved_memory,
-        node_reserves: unsigned(all.memory_bytes - left.memory_bytes),
+        node_reserves: unsigned(memory_reservation(all, left)),
         topology_policy: &kubelet.topology_manager_policy,
         topology_scope: &kubelet.topology_manager_scope,
         closest: topology_option("prefer-closest-numa-nodes").is_some_and(|on| parse_bool(on) == Ok(true)),

@@ -43,7 +43,7 @@ pub(super) async fn start<R: Runtime>(
 ) -> Vec<JoinHandle<()>> {
     let mut tasks = vec![workers.follow_devices()];
     let statuses = Rc::clone(statuses);
-    let pods = Rc::new(move || statuses.snapshot());
+    let pods = Rc::new(move || statuses.active_pods());
     let managers = workers.managers();
     let owned = Rc::new(move |of: Option<(&PodUid, &str)>| managers.owned(of));
     match plugins::start(root, &workers.devices(), pods, owned, Some(csi)).await {

@@ -48,10 +48,13 @@ pub(super) fn follow(parts: ReloadParts) -> io::Result<impl Future<Output = ()>>
 }
 
 async fn run(parts: ReloadParts, mut hangup: Signal) {
-    let files = watch(&parts).unwrap_or_else(|error| {
-        log::warn!(err = chain(&error); "Failed to watch the configuration, send SIGHUP after a change");
-        None
-    });
+    let watched = || {
+        watch(parts.file.as_deref(), parts.drop_ins.as_deref()).unwrap_or_else(|error| {
+            log::warn!(err = chain(&error); "Failed to watch the configuration, send SIGHUP after a change");
+            None
+        })
+    };
+    let mut files = watched();
     let mut seen = LastRead { last: parts.start.clone(), refused: None, told: parts.told.clone() };
     loop {
         let is_asked = tokio::select! {
@@ -63,6 +66,8 @@ async fn run(parts: ReloadParts, mut hangup: Signal) {
         if is_asked {
             log::info!("Received SIGHUP, reloading the configuration");
         }
+        // A directory may be another one now; what changes from here on is read next time.
+        files = watched();
         reload(&parts, &mut seen, is_asked);
     }
 }
@@ -78,8 +83,9 @@ struct LastRead {
 /// The directories of the configuration file and of the drop-ins.
 struct WatchedFiles {
     watcher: Watcher,
-    /// The directory of the file, which may hold others, and its name.
-    file: Option<(WatchId, OsString)>,
+    /// The file and the directory of the drop-ins: the directory that each is in, and its name there.
+    names: Vec<(WatchId, OsString)>,
+    /// `None` while there is no such directory.
     drop_ins: Option<WatchId>,
 }
 
@@ -88,8 +94,8 @@ impl WatchedFiles {
         match event {
             InotifyEvent::Entry { watch, .. } if self.drop_ins == Some(*watch) => true,
             // A mounted ConfigMap changes its files by renaming a link whose name begins with two dots.
-            InotifyEvent::Entry { watch, name, .. } => self.file.as_ref().is_some_and(|(directory, file)| {
-                directory == watch && (name == file || name.as_encoded_bytes().starts_with(b".."))
+            InotifyEvent::Entry { watch, name, .. } => self.names.iter().any(|(directory, own)| {
+                directory == watch && (name == own || name.as_encoded_bytes().starts_with(b".."))
             }),
             InotifyEvent::Directory { .. } => false,
             InotifyEvent::Overflow => true,
@@ -98,20 +104,20 @@ impl WatchedFiles {
 }
 
 /// `None` without files.
-fn watch(parts: &ReloadParts) -> Result<Option<WatchedFiles>, InotifyError> {
-    if parts.file.is_none() && parts.drop_ins.is_none() {
+fn watch(file: Option<&Path>, drop_ins: Option<&Path>) -> Result<Option<WatchedFiles>, InotifyError> {
+    if file.is_none() && drop_ins.is_none() {
         return Ok(None);
     }
     let watcher = Watcher::new()?;
-    let mut files = WatchedFiles { watcher, file: None, drop_ins: None };
-    if let Some(file) = &parts.file {
-        let directory = file.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-        let name = file.file_name().map(OsStr::to_owned).unwrap_or_default();
-        files.file = Some((files.watcher.watch(directory, Interest::Closing)?, name));
+    let mut files = WatchedFiles { watcher, names: Vec::new(), drop_ins: None };
+    for path in file.into_iter().chain(drop_ins) {
+        let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let name = path.file_name().map(OsStr::to_owned).unwrap_or_default();
+        files.names.push((files.watcher.watch(directory, Interest::Closing)?, name));
     }
-    if let Some(directory) = &parts.drop_ins {
-        files.drop_ins = Some(files.watcher.watch(directory, Interest::Closing)?);
-    }
+    let existing = drop_ins.filter(|directory| directory.is_dir());
+    let number = existing.map(|directory| files.watcher.watch(directory, Interest::Closing));
+    files.drop_ins = number.transpose()?;
     Ok(Some(files))
 }
 
@@ -184,5 +190,31 @@ fn reload(parts: &ReloadParts, seen: &mut LastRead, is_asked: bool) {
     };
     if parts.view.set_configuration_problems(shown) && !restart.is_empty() {
         log::warn!(fields = restart; "Changed settings take effect when the agent is restarted; pods keep running");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::testing::TempDir;
+
+    #[tokio::test]
+    async fn a_recreated_directory_of_drop_ins_is_watched() {
+        let directory = TempDir::new();
+        let drop_ins = directory.join("conf.d");
+        let again = || watch(None, Some(&drop_ins)).unwrap();
+        let see = async |files: Option<WatchedFiles>| {
+            tokio::time::timeout(Duration::from_secs(20), changed(files.as_ref())).await.expect("seen");
+        };
+        std::fs::create_dir(&drop_ins).unwrap();
+        let files = again();
+        std::fs::remove_dir(&drop_ins).unwrap();
+        see(files).await;
+        let files = again();
+        std::fs::create_dir(&drop_ins).unwrap();
+        see(files).await;
+        let files = again();
+        std::fs::write(drop_ins.join("10-a.conf"), "").unwrap();
+        see(files).await;
     }
 }

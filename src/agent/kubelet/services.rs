@@ -3,7 +3,6 @@
 //! Owns the wiring; decides nothing.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use tokio::task::JoinHandle;
@@ -18,7 +17,9 @@ use crate::model::cidr::Cidr;
 use crate::model::objects::LocalObjects;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
 use crate::pod::events::EventRecorder;
+use crate::pod::executor::PodSettings;
 use crate::pod::status::StatusManager;
 use crate::serve::accounts::CLUSTER_DOMAIN;
 use crate::service::driver::{Driver, ServiceConfig, ServiceParts, remove_if_present};
@@ -87,6 +88,7 @@ pub(super) struct ServiceNeeds<'a> {
     pub events: &'a EventRecorder,
     pub clock: &'a Clock,
     pub view: &'a Rc<LoopView>,
+    pub pods: &'a Live<PodSettings>,
     pub node_ips: &'a [String],
     /// Pods will be started.
     pub has_pods: bool,
@@ -117,7 +119,7 @@ pub(super) async fn start(
         node_name: resolved.node_name.clone(),
         api: api_address(resolved, needs.node_ips),
         pod_ranges: pod_ranges(resolved),
-        resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
+        pods: needs.pods.clone(),
         own_ports: own_ports
             .iter()
             .filter_map(|port| u16::try_from(*port).ok())

@@ -50,12 +50,6 @@ pub enum ServingError {
         setting: &'static str,
         source: IdentityError,
     },
-    #[error("{setting} requires a cluster, which is named by --kubeconfig: set {instead}")]
-    NoApiServer {
-        setting: &'static str,
-        /// The value to use instead.
-        instead: &'static str,
-    },
 }
 
 /// The interval of retrying servers that cannot start.
@@ -236,30 +230,15 @@ pub(super) fn reviews(resolved: &Resolved, clock: &Clock) -> Option<Rc<Reviews>>
     is_joined.then(|| Reviews::new(&resolved.node_name, times, clock.clone(), Dice::System))
 }
 
-/// As configured.
-///
-/// # Errors
-/// A setting needs a cluster, and there is none.
-pub(super) fn access(
-    kubelet: &KubeletConfiguration,
-    reviews: Option<&Rc<Reviews>>,
-) -> Result<AccessRules, ServingError> {
+/// As configured. Without a cluster, validation has refused what needs one.
+pub(super) fn access(kubelet: &KubeletConfiguration, reviews: Option<&Rc<Reviews>>) -> AccessRules {
     let reviews_tokens = kubelet.authentication_webhook_enabled;
     let policy = match kubelet.authorization_mode.as_str() {
         "AlwaysAllow" => Some(Policy::AlwaysAllow),
         "Webhook" => None,
         _ => Some(Policy::Local),
     };
-    if reviews.is_none() {
-        let refused = |setting, instead| Err(ServingError::NoApiServer { setting, instead });
-        if reviews_tokens {
-            return refused("authentication.webhook.enabled: true", "it to false");
-        }
-        if policy.is_none() {
-            return refused("authorization.mode: Webhook", "Local");
-        }
-    }
-    Ok(AccessRules { policy, reviews_tokens, reviews: reviews.cloned() })
+    AccessRules { policy, reviews_tokens, reviews: reviews.cloned() }
 }
 
 impl AccessRules {
@@ -350,7 +329,8 @@ pub(crate) fn serving_names(
     let configured = address.parse().ok().filter(|address: &IpAddr| !address.is_unspecified());
     Rc::new(move || {
         let host = node::hostname().unwrap_or_default().to_lowercase();
-        let addresses = node_ips.iter().copied().chain(configured).chain(node::default_route_addresses());
+        let given = node_ips.iter().copied().filter(|address| !address.is_unspecified());
+        let addresses = given.chain(configured).chain(node::default_route_addresses());
         let own = [node_name.as_str(), "localhost", "127.0.0.1", "::1", &host].map(str::to_owned);
         let mut names: Vec<String> = Vec::new();
         let addresses = addresses.map(|address| address.to_string());

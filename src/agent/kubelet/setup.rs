@@ -32,7 +32,6 @@ use crate::agent::kubelet::open_store::{
 use crate::agent::kubelet::reload;
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
-use crate::agent::kubelet::serving::ServingError;
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process, make_dir};
 use crate::agent::kubelet::{
     Kubelet, cgroup_root, embedded, managers, node_manager, plugins, resources, services,
@@ -74,6 +73,7 @@ use crate::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::runtime::Runtime;
 use crate::runtime::chosen::NodeRuntime;
 use crate::runtime::cri::{CriConfig, EndpointError};
+use crate::runtime::docker::DockerLogs;
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::OpenError;
@@ -146,8 +146,6 @@ pub enum SetupError {
     Signals(#[source] std::io::Error),
     #[error("listen on the agent socket")]
     Listen(#[source] server::BindError),
-    #[error(transparent)]
-    Serving(#[from] ServingError),
     #[error("watch the lock file")]
     Contention(#[source] InotifyError),
 }
@@ -185,14 +183,15 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         openrc_state: environment.openrc_state.clone(),
     };
     let image_problems = embedded::ImageProblems::default();
-    let watched = Watched { notifier, watchdog, shutdown, ruler, image_problems: Rc::clone(&image_problems) };
+    let docker_logs = Live::new(configs::docker_logs(resolved));
+    let watched = Watched { docker_logs, image_problems, notifier, watchdog, shutdown, ruler };
     let root = &resolved.flags.root_dir;
     make_dir(root, 0o750)?;
     if endpoint == embedded::ENDPOINT {
         let config = configs::embedded(resolved).map_err(SetupError::PodCidr)?;
         let (runtime, store) = open_with_runtime(config, root, key).await?;
         let directory = resolved.flags.images_dir.clone();
-        let images = embedded::import_images(directory, &runtime, image_problems).await;
+        let images = embedded::import_images(directory, &runtime, Rc::clone(&watched.image_problems)).await;
         let socket = cri::serve_beside(resolved, &runtime).await;
         let runtime = NodeRuntime::Embedded(Rc::new(runtime));
         let finished = Box::pin(run_with(resolved, Rc::new(runtime), store, watched)).await;
@@ -201,13 +200,13 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         }
         return finished;
     }
-    image_problems.borrow_mut().extend(embedded::policy_without_effect(policy_file(None)));
+    watched.image_problems.borrow_mut().extend(embedded::policy_without_effect(policy_file(None)));
     let config = CriConfig {
         endpoint: endpoint.to_owned(),
         image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
     };
-    let runtime = SocketRuntime::new(config, configs::docker(resolved))?;
+    let runtime = SocketRuntime::new(config, configs::docker(resolved, watched.docker_logs.clone()))?;
     let is_docker = match runtime.found().await {
         Ok(found) => matches!(found, FoundRuntime::Docker(_)),
         Err(_) => runtime.assume(),
@@ -218,8 +217,9 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     Box::pin(run_with(resolved, Rc::new(runtime), store, watched)).await
 }
 
-/// Where progress is reported, where the request to stop comes from, and what is wrong with images.
+/// Where progress is reported, where the request to stop comes from, what is wrong with images, and Docker's logs.
 struct Watched {
+    docker_logs: Live<DockerLogs>,
     image_problems: embedded::ImageProblems,
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
@@ -301,8 +301,8 @@ async fn run_with<R: SandboxStreams>(
     } else {
         plugins::start(&resolved.flags.root_dir, &kubelet.workers, &view, &statuses, csi).await
     };
-    let following =
-        reload::follow(house.reloading(resolved, &kubelet.workers)).map_err(SetupError::Signals)?;
+    let following = reload::follow(house.reloading(resolved, &kubelet.workers, watched.docker_logs))
+        .map_err(SetupError::Signals)?;
     let following = rt::spawn("configuration", following);
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;

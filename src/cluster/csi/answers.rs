@@ -52,6 +52,10 @@ impl<T: Transport> ClusterCsi<T> {
             self.check_attached(&unique).await?;
         }
         let secret = self.secret(volume, "secretRef").await?;
+        let places = self.drivers().in_use.borrow().get(&unique).cloned().unwrap_or_default();
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        self.answers.borrow_mut().entry(unique.clone()).or_insert_with(|| json!({}))["places"] =
+            places.into();
         self.keep_answers(driver, Some(unique)).await;
         Ok(secret)
     }

@@ -44,7 +44,7 @@ pub(crate) struct RegisterConfig {
     pub taints: Vec<Taint>,
     /// `--cloud-provider=external`.
     pub has_cloud: bool,
-    /// `--node-ip`; empty without it.
+    /// `--node-ip`; empty without it. An unspecified one asks for an address of its family.
     pub node_ip: String,
     /// `enableControllerAttachDetach`.
     pub controller_attaches: bool,
@@ -198,7 +198,8 @@ pub(crate) fn reconcile(node: &Value, state: &NodeState, config: &RegisterConfig
 
 /// The annotations of the configuration that are not as they should be; null for one that must go.
 fn annotations(known: &Value, config: &RegisterConfig) -> Map<String, Value> {
-    let node_ip = Some(config.node_ip.as_str()).filter(|ip| config.has_cloud && !ip.is_empty());
+    let is_address = !matches!(config.node_ip.as_str(), "" | "0.0.0.0" | "::");
+    let node_ip = (config.has_cloud && is_address).then_some(config.node_ip.as_str());
     let attaches = config.controller_attaches.then_some("true");
     let mut wrong = Map::new();
     for (name, value) in [(CONTROLLER_ATTACHES, attaches), (PROVIDED_NODE_IP, node_ip)] {

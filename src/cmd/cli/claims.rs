@@ -16,6 +16,7 @@ use crate::model::names;
 use crate::model::objects::{ObjectKey, ObjectKind, VOLUMES_DIR, wire};
 use crate::model::ordered::Sortable as _;
 use crate::platform::logging::chain;
+use crate::platform::sys::dir::remove_contents;
 use crate::platform::sys::mount;
 use crate::serve::server::AgentReport;
 use crate::serve::server::report::{ObjectDetail, ObjectReport};
@@ -175,10 +176,13 @@ pub(super) fn check_unused(claim: &ObjectKey, report: &AgentReport) -> Result<()
     }
 }
 
-/// A symlink is removed; its target stays.
+/// A symlink is removed; its target stays. So does what is mounted there or below.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     let removed = match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) if mount::is_mount_point(path)? => Err(io::ErrorKind::ResourceBusy.into()),
+        Ok(metadata) if metadata.is_dir() => {
+            remove_contents(path).map_err(|error| error.source).and_then(|()| fs::remove_dir(path))
+        }
         Ok(_) => fs::remove_file(path),
         Err(error) => Err(error),
     };
@@ -189,6 +193,16 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 }
 
 pub(super) fn check_mounts(claim: &ObjectKey, root_dir: &Path, path: &Path) -> Result<(), Refusal> {
+    check_mounts_if(claim, root_dir, path, &|_| true)
+}
+
+/// Of the claim's mounts in pods, only those that are `its`.
+pub(super) fn check_mounts_if(
+    claim: &ObjectKey,
+    root_dir: &Path,
+    path: &Path,
+    its: &dyn Fn(&Path) -> bool,
+) -> Result<(), Refusal> {
     let failed = |source| Refusal::Io { action: "list the mounts below", path: path.to_owned(), source };
     let points = mount::mount_points().map_err(failed)?;
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -200,7 +214,8 @@ pub(super) fn check_mounts(claim: &ObjectKey, root_dir: &Path, path: &Path) -> R
         return Err(Refusal::MountPoint { point: point.clone() });
     }
     let (pods_dir, volume) = (real(&root_dir.join("pods")), wire::volume_name(claim));
-    let is_pods = |point: &&PathBuf| point.starts_with(&pods_dir) && point.ends_with(&volume);
+    let is_pods =
+        |point: &&PathBuf| point.starts_with(&pods_dir) && point.ends_with(&volume) && its(point.as_path());
     match points.iter().find(is_pods) {
         Some(point) => Err(Refusal::Mounted { name: claim.name.clone(), point: point.clone() }),
         None => Ok(()),

@@ -1,33 +1,39 @@
 //! `agent snapshot`: copies of a claim's data that share its blocks, on file systems that can (reflinks).
 //!
 //! Owns the directory of snapshots. It is below the root directory, on the same file system as the claims. A snapshot
-//! becomes visible under its name when it is complete.
+//! becomes visible under its name when it is complete. One command at a time works on a claim; it removes what
+//! an interrupted one has left.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
-#[cfg(test)]
-use std::time::{Duration, SystemTime};
 
 use super::args::{CliOptions, Command, UsageError};
-use super::claims::{Refusal, Size, check_mounts, check_names, check_unused, remove, root_dir};
+use super::claims::{
+    Refusal, Size, check_mounts, check_mounts_if, check_names, check_unused, remove, root_dir,
+};
 use super::table::render;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, offline, print};
 use crate::cmd::help;
 use crate::model::names;
 use crate::model::objects::{ObjectKey, ObjectKind, SNAPSHOTS_DIR, VOLUMES_DIR};
 use crate::platform::logging::chain;
-use crate::platform::sys::dir::{Handle, Mounts, exchange};
+use crate::platform::sys::dir::{Handle, Mounts, exchange, make_dir};
 use crate::platform::sys::layer;
+use crate::platform::sys::lock::{ByteLock, try_acquire_byte};
 use crate::pod::volume::quota;
 use crate::serve::server::AgentReport;
 use crate::serve::server::report::ObjectDetail;
 
 /// A copy that is not complete, or one that is being removed: it is no valid name of a snapshot.
 const PARTIAL_PREFIX: &str = ".partial-";
+/// Beside the namespaces: one byte for each claim.
+const LOCK_FILE: &str = ".lock";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let may_copy = arguments.iter().any(|argument| argument == "--copy");
@@ -107,7 +113,37 @@ impl Places {
         Refusal::Snapshot { name: self.name.clone(), why: why.into() }
     }
 
+    /// One command at a time works on a claim. What an interrupted one has left goes.
+    fn hold(&self) -> Result<ByteLock, Refusal> {
+        let directory = self.root.join(SNAPSHOTS_DIR);
+        make_dir(&directory, 0o750).map_err(|error| io_refusal("create", &directory, error))?;
+        let mut hasher = DefaultHasher::new();
+        (&self.claim.namespace, &self.claim.name).hash(&mut hasher);
+        let byte = i32::try_from(hasher.finish() >> 33).unwrap_or_default();
+        let lock = try_acquire_byte(&directory.join(LOCK_FILE), byte);
+        let lock = lock.map_err(|error| self.refuse(chain(&error)))?;
+        let lock = lock.ok_or_else(|| self.refuse("another command works on the claim's snapshots"))?;
+        let entries = self.snapshot.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
+        let is_partial = |name: &OsStr| name.as_encoded_bytes().starts_with(PARTIAL_PREFIX.as_bytes());
+        let left = entries.filter(|entry| is_partial(&entry.file_name())).map(|entry| entry.path());
+        left.chain([beside(&self.data)]).try_for_each(|tree| self.discard(&tree))?;
+        Ok(lock)
+    }
+
+    /// No pod has this very tree, and nothing is mounted below it.
+    fn check_free(&self, tree: &Path) -> Result<(), Refusal> {
+        let identity = |path: &Path| fs::metadata(path).map(|node| (node.dev(), node.ino())).ok();
+        let own = identity(tree);
+        check_mounts_if(&self.claim, &self.root, tree, &|point| own.is_some() && identity(point) == own)
+    }
+
+    fn discard(&self, tree: &Path) -> Result<(), Refusal> {
+        self.check_free(tree)?;
+        remove(tree).map_err(|error| io_refusal("delete", tree, error))
+    }
+
     fn create(&self, may_copy: bool) -> Result<String, Refusal> {
+        let _held = self.hold()?;
         self.check_data(
             &self.data,
             &format!("claim {:?} has no data: {} does not exist", self.claim.name, self.data.display()),
@@ -116,8 +152,15 @@ impl Places {
             return Err(self.refuse("it exists already"));
         }
         self.check_sharing(&self.data, may_copy)?;
-        let size = replace(&self.data, &self.snapshot)
-            .map_err(|error| io_refusal("copy to", &self.snapshot, error))?;
+        let partial = beside(&self.snapshot);
+        let copied = copy(&self.data, &partial, None).and_then(|size| {
+            fs::rename(&partial, &self.snapshot)?;
+            Ok(size)
+        });
+        let size = copied.map_err(|error| {
+            let _ = self.discard(&partial);
+            io_refusal("copy to", &self.snapshot, error)
+        })?;
         Ok(format!(
             "snapshot {:?} of claim {:?}: {} files, {} bytes\n",
             self.name, self.claim.name, size.files, size.bytes
@@ -125,21 +168,48 @@ impl Places {
     }
 
     fn restore(&self, report: &AgentReport, may_copy: bool) -> Result<String, Refusal> {
+        let _held = self.hold()?;
         self.check_data(&self.snapshot, "it does not exist; \"agent snapshot list\" shows those that do")?;
         check_unused(&self.claim, report)?;
         check_mounts(&self.claim, &self.root, &self.data)?;
         self.check_sharing(&self.snapshot, may_copy)?;
-        replace(&self.snapshot, &self.data).map_err(|error| io_refusal("restore to", &self.data, error))?;
+        let partial = beside(&self.data);
+        let copied = copy(&self.snapshot, &partial, Some(&self.data));
+        let restored = copied.map_err(|error| self.not_restored(error)).and_then(|_| self.swap(&partial));
+        // The data that was there, or a copy that could not take its place.
+        let removed = self.discard(&partial);
+        restored.and(removed)?;
         Ok(format!("claim {:?} has the data of snapshot {:?}\n", self.claim.name, self.name))
     }
 
+    fn not_restored(&self, error: io::Error) -> Refusal {
+        io_refusal("restore to", &self.data, error)
+    }
+
+    /// Puts a copy in the place of the data, which is then where the copy was.
+    fn swap(&self, copy: &Path) -> Result<(), Refusal> {
+        check_mounts(&self.claim, &self.root, &self.data)?;
+        if self.data.symlink_metadata().is_err() {
+            return fs::rename(copy, &self.data).map_err(|error| self.not_restored(error));
+        }
+        exchange(copy, &self.data).map_err(|error| self.not_restored(error))?;
+        self.settle(copy)
+    }
+
+    /// A pod that has started meanwhile keeps the data that it has: if these are the `old` ones, they come back.
+    fn settle(&self, old: &Path) -> Result<(), Refusal> {
+        let Err(why) = self.check_free(old) else { return Ok(()) };
+        exchange(old, &self.data).map_err(|error| self.not_restored(error))?;
+        Err(self.refuse(format!("not restored: {}", chain(&why))))
+    }
+
     fn delete(&self) -> Result<String, Refusal> {
+        let _held = self.hold()?;
         self.check_data(&self.snapshot, "it does not exist; \"agent snapshot list\" shows those that do")?;
         let failed = |error| io_refusal("delete", &self.snapshot, error);
         let aside = beside(&self.snapshot);
-        remove(&aside).map_err(failed)?;
         fs::rename(&self.snapshot, &aside).map_err(failed)?;
-        remove(&aside).map_err(failed)?;
+        self.discard(&aside)?;
         // They fail when other snapshots are in there.
         for directory in self.snapshot.ancestors().skip(1).take(2) {
             let _ = fs::remove_dir(directory);
@@ -203,26 +273,25 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!("{PARTIAL_PREFIX}{name}"))
 }
 
-/// Copies the tree `from` and puts the copy in place of `to`: after a crash there is the old tree or the new one.
-fn replace(from: &Path, to: &Path) -> io::Result<Size> {
-    let partial = beside(to);
+/// Copies the tree `from` to `to`, which is to take the place of `old`, and waits until it is on the disk.
+fn copy(from: &Path, to: &Path, old: Option<&Path>) -> io::Result<Size> {
     if let Some(parent) = to.parent() {
-        DirBuilder::new().recursive(true).mode(0o750).create(parent)?;
+        make_dir(parent, 0o750)?;
     }
-    remove(&partial)?;
-    let size = copy_tree(from, &partial)?;
-    let is_there = to.symlink_metadata().is_ok();
-    if is_there {
-        quota::share(to, &partial)?;
+    let size = copy_tree(from, to)?;
+    if let Some(old) = old.filter(|old| old.symlink_metadata().is_ok()) {
+        quota::share(old, to)?;
     }
-    layer::LayerDir::open(&partial)?.sync_file_system()?;
-    if is_there {
-        exchange(&partial, to)?;
-        remove(&partial)?;
-    } else {
-        fs::rename(&partial, to)?;
-    }
+    layer::LayerDir::open(to)?.sync_file_system()?;
     Ok(size)
+}
+
+/// What has gone meanwhile is `None`.
+fn present<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    match answer {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// Copies directories, files and links with owner, mode and time. Files share their blocks where the file system can: the
@@ -238,19 +307,22 @@ fn copy_tree(from: &Path, to: &Path) -> io::Result<Size> {
         let here = if relative.as_os_str().is_empty() {
             root.duplicate()?
         } else {
-            root.below(&relative, Mounts::Stay)?
+            let Some(here) = present(root.below(&relative, Mounts::Stay))? else { continue };
+            here
         };
         let target = to.join(&relative);
         DirBuilder::new().mode(0o700).create(&target)?;
         for name in here.names()? {
             let name = name?;
-            let (node, below) = (here.entry(&name)?, relative.join(&name));
-            let (metadata, target) = (node.metadata()?, to.join(&below));
+            let Some(node) = present(here.entry(&name))? else { continue };
+            let (metadata, below) = (node.metadata()?, relative.join(&name));
+            let target = to.join(&below);
             let kind = metadata.file_type();
             if kind.is_dir() {
                 directories.push(below);
             } else if kind.is_symlink() {
-                symlink(fs::read_link(descriptor(&here).join(&name))?, &target)?;
+                let Some(link) = present(fs::read_link(descriptor(&here).join(&name)))? else { continue };
+                symlink(link, &target)?;
                 lchown(&target, Some(metadata.uid()), Some(metadata.gid()))?;
             } else if kind.is_file() {
                 let first = linked.get(&(metadata.dev(), metadata.ino())).filter(|_| metadata.nlink() > 1);
@@ -293,86 +365,4 @@ fn adopt(metadata: &Metadata, path: &Path, file: &File) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::platform::testing::TempDir;
-
-    /// A claim `data` of the default namespace with some files.
-    fn claim(root: &Path) -> PathBuf {
-        let data = root.join(VOLUMES_DIR).join("default/data");
-        fs::create_dir_all(data.join("deep")).unwrap();
-        fs::write(data.join("deep/file"), "one").unwrap();
-        fs::hard_link(data.join("deep/file"), data.join("second")).unwrap();
-        symlink("/etc/shadow", data.join("link")).unwrap();
-        fs::set_permissions(data.join("deep/file"), Permissions::from_mode(0o4751)).unwrap();
-        fs::set_permissions(data.join("deep"), Permissions::from_mode(0o1777)).unwrap();
-        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
-        File::open(data.join("deep")).unwrap().set_modified(time).unwrap();
-        data
-    }
-
-    fn places(root: &Path, name: &str) -> Places {
-        Places::new(root, "default", "data", name).unwrap()
-    }
-
-    #[test]
-    fn snapshot_keeps_what_the_claim_had_and_gives_it_back() {
-        let root = TempDir::new();
-        let data = claim(&root);
-        let said = places(&root, "first").create(true).unwrap();
-        assert_eq!(said, "snapshot \"first\" of claim \"data\": 1 files, 3 bytes\n");
-        fs::write(data.join("deep/file"), "changed").unwrap();
-        fs::write(data.join("new"), "new").unwrap();
-        assert!(list(&root, "default", None).contains("first"), "{}", list(&root, "default", None));
-
-        places(&root, "first").restore(&AgentReport::default(), true).unwrap();
-        assert_eq!(fs::read_to_string(data.join("deep/file")).unwrap(), "one");
-        assert!(!data.join("new").exists());
-        assert_eq!(fs::read_link(data.join("link")).unwrap(), Path::new("/etc/shadow"));
-        let of = |name: &str| fs::metadata(data.join(name)).unwrap();
-        assert_eq!(of("second").ino(), of("deep/file").ino());
-        assert_eq!((of("deep/file").mode() & 0o7777, of("deep").mode() & 0o7777), (0o4751, 0o1777));
-        assert_eq!(of("deep").mtime(), 1000);
-        let left = |directory: &Path| fs::read_dir(directory).unwrap().count();
-        assert_eq!(left(data.parent().unwrap()), 1, "nothing partial stays");
-
-        places(&root, "first").delete().unwrap();
-        assert_eq!(list(&root, "default", Some("data")), "No snapshots found.\n");
-        assert_eq!(left(&root.join(SNAPSHOTS_DIR)), 0);
-    }
-
-    #[test]
-    fn an_interrupted_copy_is_replaced_and_never_listed() {
-        let root = TempDir::new();
-        claim(&root);
-        let partial = root.join(SNAPSHOTS_DIR).join("default/data/.partial-first");
-        fs::create_dir_all(&partial).unwrap();
-        fs::write(partial.join("half"), "").unwrap();
-        assert_eq!(list(&root, "default", None), "No snapshots found.\n");
-        places(&root, "first").create(true).unwrap();
-        assert!(!root.join(SNAPSHOTS_DIR).join("default/data/first/half").exists());
-    }
-
-    #[test]
-    fn what_cannot_be_done_is_refused_with_the_reason() {
-        let root = TempDir::new();
-        let data = claim(&root);
-        let refused = |done: Result<String, Refusal>| done.unwrap_err().to_string();
-        let none = |name: &str| Places::new(&root, "default", name, "x").map(|_| String::new());
-        assert!(refused(none("../x")).contains("../x"));
-        assert!(Places::new(&root, "default", "data", "No").is_err());
-        assert!(
-            refused(places(&root, "a").restore(&AgentReport::default(), true)).contains("does not exist")
-        );
-        places(&root, "a").create(true).unwrap();
-        assert!(refused(places(&root, "a").create(true)).contains("exists already"));
-        if !layer::shares_blocks(&data).unwrap() {
-            assert!(
-                refused(places(&root, "b").create(false)).contains("use --copy to copy 3 files"),
-                "blocks are not shared"
-            );
-        }
-        fs::remove_dir_all(&data).unwrap();
-        assert!(refused(places(&root, "c").create(true)).contains("has no data"));
-    }
-}
+mod tests;

@@ -128,7 +128,7 @@ fn external(endpoint: &str, network: Option<NetworkConfig>) -> Vec<PreflightFind
             image_endpoint: String::new(),
             request_timeout: CONNECT,
         };
-        let docker = DockerConfig { network, log: None };
+        let docker = DockerConfig { network, ..DockerConfig::default() };
         let runtime = NodeRuntime::connect(config, docker).map_err(|error| chain(&error))?;
         let version = runtime.version().await.map_err(|error| chain(&error))?;
         let status = runtime.status().await.map_err(|error| chain(&error))?;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::KindRules;
 use super::service::{default, text};
 use crate::desired::validation::disk;
+use crate::desired::validation::volume::HOST_PATH_TYPES;
 use crate::model::api::quantity::Quantity;
 use crate::model::field_error::{Errors, Path};
 use crate::model::names;
@@ -122,6 +123,8 @@ fn volume(object: &LocalObject, body: &Value, errors: &mut Errors) {
             disk::validate((kind, source), (&object.key.name, true), &at.child(kind), errors);
         }
     }
+    let type_ = spec["hostPath"]["type"].as_str();
+    errors.optional_of(&at.child("hostPath").child("type"), type_, &HOST_PATH_TYPES);
     for (source, field) in NEEDED.into_iter().filter(|(source, _)| spec.get(source).is_some()) {
         let (field_at, value) = (at.child(source), text(&spec[source][field]));
         errors.present(&field_at.child(field), value);
@@ -189,6 +192,8 @@ mod tests {
         ] {
             assert_eq!(errors(&spec(source.clone())), [wanted], "{source}");
         }
+        let odd = errors(&spec(json!({"hostPath": {"path": "/x", "type": "directory"}})));
+        assert!(odd[0].starts_with("spec.hostPath.type: Unsupported value: \"directory\""), "{odd:?}");
         let block = errors(&spec(json!({"local": {"path": "/x"}, "volumeMode": "Block"})));
         assert!(block[0].starts_with("spec.volumeMode: Unsupported value: \"Block\""), "{block:?}");
     }

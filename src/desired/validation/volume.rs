@@ -20,7 +20,7 @@ use crate::model::objects::wire::STORAGE;
 /// Names of the pod's volumes, and whether each may be a block device.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
 
-const HOST_PATH_TYPES: [&str; 8] =
+pub(crate) const HOST_PATH_TYPES: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
 const MIN_TOKEN_SECONDS: i64 = 600;
 const MAX_TOKEN_SECONDS: i64 = 1 << 32;

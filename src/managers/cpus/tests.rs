@@ -164,6 +164,9 @@ fn hybrid_machines_are_taken_by_their_real_cores() {
     assert_eq!(hybrid.threads_per_core(), 1);
     assert_eq!(taken(&hybrid, CpuOptions::default(), "1-7", 2), "4-5");
     assert_eq!(taken(&hybrid, CpuOptions::default(), "0-7", 6), "0-1,4-7");
+    let whole = CpuOptions { full_pcpus_only: true, ..CpuOptions::default() };
+    assert_eq!(taken(&hybrid, whole, "0-5", 3), "0-1,4", "not part of a wide core");
+    assert_eq!(taken(&hybrid, whole, "0-3", 3), "0-2", "there is no such set of cores");
     assert!(is_whole(&hybrid, &set("0-1,4")) && !is_whole(&hybrid, &set("0,4")));
     assert_eq!(reserve(&hybrid, CpuOptions::default(), 3).to_string(), "0-2");
 }

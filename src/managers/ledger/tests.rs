@@ -40,13 +40,18 @@ fn sidecar(container: &str, cpus: usize) -> ResourceRequest {
     ResourceRequest { is_sidecar: true, ..init(container, cpus) }
 }
 
+fn with_memory(request: ResourceRequest, gib: u64) -> ResourceRequest {
+    ResourceRequest { memory: vec![("memory".to_owned(), gib * GIB)], ..request }
+}
+
 fn uid(name: &str) -> PodUid {
     PodUid::from(name)
 }
 
 /// Admits all containers without a topology policy.
 fn admit(ledger: &mut Ledger, pod: &str, requests: &[ResourceRequest]) -> Result<(), AdmissionRefusal> {
-    (0..requests.len()).try_for_each(|at| ledger.allocate(&uid(pod), requests, at, Hint::default()))
+    let mut one = |at| ledger.allocate(&uid(pod), requests, at, Hint::default());
+    (0..requests.len()).try_for_each(|at| one(at).map(drop))
 }
 
 fn cpus(ledger: &Ledger, pod: &str, container: &str) -> String {
@@ -163,13 +168,10 @@ fn more_than_the_hint_has_comes_from_elsewhere() {
 fn memory_is_taken_beside_the_cpus() {
     let mut server = ledger(8, 1, 2, "0");
     server.memory = Some(vec![(0, "memory".to_owned(), GIB)]);
-    let with = |request: ResourceRequest, gib: u64| ResourceRequest {
-        memory: vec![("memory".to_owned(), gib * GIB)],
-        ..request
-    };
+    let with = with_memory;
     let requests = [with(init("i", 0), 8), with(app("a", 2), 6), with(app("b", 0), 2)];
     let near = Hint { nodes: Some(NodeMask(2)), preferred: true };
-    (0..3).for_each(|at| server.allocate(&uid("p"), &requests, at, near).unwrap());
+    (0..3).for_each(|at| assert_eq!(server.allocate(&uid("p"), &requests, at, near), Ok(true)));
     let sizes: Vec<u64> = server.entries.iter().map(|entry| entry.memory[0].size / GIB).collect();
     assert_eq!(sizes, [0, 6, 2], "what the init container had is used again, and counted once");
     let other = [with(app("a", 0), 3)];
@@ -216,6 +218,74 @@ fn a_changed_machine_keeps_what_fits_and_moves_the_rest() {
         ("1".to_owned(), "2".to_owned()),
         "never shared"
     );
+    let (board, messages) = restored(ledger(4, 1, 1, "0"), &[entry("p", "4"), entry("q", "1")]);
+    assert_eq!((cpus(&board, "p", "a"), cpus(&board, "q", "a")), ("2".to_owned(), "1".to_owned()));
+    assert_eq!(messages.len(), 1, "what is missing is not taken from those that come later");
+    let (board, _) = restored(ledger(2, 1, 1, "0"), &[entry("p", "0"), entry("q", "1")]);
+    assert_eq!(cpus(&board, "p", "a"), "0", "rather a reserved one than none");
     let none = Ledger { cpu: None, ..ledger(4, 1, 1, "0") };
     assert_eq!(restored(none, &[entry("p", "1")]).0.entries, []);
+}
+
+#[test]
+fn a_later_policy_gives_what_a_container_still_lacks() {
+    let requests = [with_memory(app("a", 2), 3)];
+    let reserved = Some(vec![(0, "memory".to_owned(), GIB)]);
+    for memory_first in [true, false] {
+        let mut board = Ledger { memory: reserved.clone(), ..ledger(4, 1, 1, "0") };
+        let both = board.clone();
+        if memory_first {
+            board.cpu = None;
+        } else {
+            board.memory = None;
+        }
+        admit(&mut board, "p", &requests).unwrap();
+        assert_eq!(board.lacks(&uid("p"), &requests[0]), [false, false], "as far as there are policies");
+        board = Ledger { entries: board.entries, ..both };
+        assert_eq!(board.lacks(&uid("p"), &requests[0]), [memory_first, !memory_first]);
+        let mut add = || board.allocate(&uid("p"), &requests, 0, Hint::default());
+        assert_eq!((add(), add()), (Ok(true), Ok(false)));
+        let [entry] = &board.entries[..] else { panic!("{:?}", board.entries) };
+        assert_eq!((entry.cpus.to_string(), entry.memory[0].size), ("1-2".to_owned(), 3 * GIB));
+    }
+}
+
+#[test]
+fn what_was_for_other_requests_is_released() {
+    let mut board = ledger(8, 1, 1, "0");
+    board.memory = Some(vec![(0, "memory".to_owned(), GIB)]);
+    let requests = [with_memory(init("i", 0), 8), with_memory(app("a", 2), 6)];
+    for other in [
+        vec![requests[0].clone(), with_memory(app("a", 3), 6)],
+        vec![requests[0].clone(), with_memory(app("a", 2), 7)],
+        vec![requests[0].clone(), app("a", 2)],
+        vec![with_memory(init("i", 0), 1), requests[1].clone()],
+        vec![requests[0].clone()],
+    ] {
+        admit(&mut board, "p", &requests).unwrap();
+        admit(&mut board, "q", &[app("a", 1)]).unwrap();
+        assert!(!board.release_changed(&uid("p"), &requests), "the init container's memory is used again");
+        assert!(board.release_changed(&uid("p"), &other), "{other:?}");
+        assert_eq!(board.entries.len(), 1, "all of this pod, nothing of others");
+    }
+    admit(&mut board, "p", &requests).unwrap();
+    board.entries.iter_mut().for_each(|entry| entry.cpus = CpuSet::default());
+    assert!(!board.release_changed(&uid("p"), &requests), "CPUs that were lost are no other request");
+}
+
+#[test]
+fn whole_cores_of_different_sizes_make_up_a_request() {
+    let mut board = ledger(8, 1, 1, "6-7");
+    // Two cores with two threads, four with one.
+    board.topology.cpus.iter_mut().take(4).for_each(|cpu| cpu.core = cpu.id / 2 * 2);
+    board.cpu.as_mut().unwrap().options.full_pcpus_only = true;
+    admit(&mut board, "p", &[app("a", 3)]).unwrap();
+    assert_eq!(cpus(&board, "p", "a"), "0-1,4");
+    // The hint's node has one CPU more than fit there as whole cores.
+    let mut board = ledger(8, 1, 2, "6-7");
+    board.topology.cpus.iter_mut().take(4).for_each(|cpu| cpu.core = cpu.id / 2 * 2);
+    board.cpu.as_mut().unwrap().options.full_pcpus_only = true;
+    let near = Hint { nodes: Some(NodeMask(1)), preferred: false };
+    board.allocate(&uid("p"), &[app("a", 3)], 0, near).unwrap();
+    assert_eq!(cpus(&board, "p", "a"), "0-1,4");
 }

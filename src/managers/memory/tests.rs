@@ -100,7 +100,8 @@ fn nodes_are_chosen_near_the_hint() {
             Hint { nodes: None, preferred: true },
             Err("failed to find the default preferred hint"),
         ),
-        (&[block(3, 2)], 2, near(1, true), Err("preferred hint violates NUMA node allocation")),
+        (&[block(3, 2)], 2, near(1, true), Ok(1)),
+        (&[block(1, 2)], 2, near(3, false), Err("preferred hint violates NUMA node allocation")),
         (&[block(3, 12)], 2, near(3, false), Ok(3)),
     ];
     for (blocks, gib, hint, expected) in cases {

@@ -64,7 +64,7 @@ pub(crate) fn binding(
     claim: &LocalObject,
     (volumes, claims): (&[NamedVolume], &[&LocalObject]),
     provisioner: Option<&str>,
-    is_used: impl FnOnce() -> bool,
+    is_used: impl Fn() -> bool,
 ) -> Binding {
     let Some(own) = claim_spec(claim) else { return Binding::Directory };
     let has = |(name, spec): &&NamedVolume| {
@@ -81,8 +81,9 @@ pub(crate) fn binding(
             None => Binding::Pending(format!("volume {name:?} already bound to a different claim.")),
         };
     }
-    if let Some((name, _)) = volumes.iter().find(has) {
-        return Binding::Volume(name.clone());
+    if let Some((name, spec)) = volumes.iter().find(has) {
+        let hides = !is_bound(spec) && is_used();
+        return if hides { Binding::Directory } else { Binding::Volume(name.clone()) };
     }
     let Some(class) = &own.storage_class else { return Binding::Directory };
     let external = provisioner.filter(|name| *name != DIRECTORY_PROVISIONER);
@@ -113,6 +114,11 @@ pub(crate) fn claimant<'c>(name: &str, spec: &Value, claims: &[&'c LocalObject])
             && if uid.is_empty() { fits(claim) } else { uid == claim.uid }
     };
     claims.iter().copied().find(is_it)
+}
+
+/// Its `claimRef` is of one claim, not of any with that name.
+pub(crate) fn is_bound(volume: &Value) -> bool {
+    !text(&volume["claimRef"]["uid"]).is_empty()
 }
 
 /// Why a volume does not suit a claim, in upstream's words; `None` when it does.
@@ -173,14 +179,14 @@ pub(crate) fn volume_of(name: &str, annotations: &StringMap, spec: &Value) -> Re
 fn source_of(name: &str, spec: &Value) -> Result<ClaimedSource, String> {
     let path = |of: &Value| text(&of["path"]).to_owned();
     if let Some(source) = spec.get("hostPath") {
-        return Ok(ClaimedSource::HostPath { path: path(source) });
+        return Ok(ClaimedSource::HostPath { path: path(source), type_: text(&source["type"]).to_owned() });
     }
     if let Some(source) = spec.get("csi") {
         let access_modes = texts(&spec["accessModes"]).map(str::to_owned).collect();
         return Ok(ClaimedSource::Csi { source: source.clone(), access_modes });
     }
     if let Some(source) = spec.get("local") {
-        return Ok(ClaimedSource::Local { path: path(source) });
+        return Ok(ClaimedSource::Local { path: path(source), fs_type: text(&source["fsType"]).to_owned() });
     }
     if let Some(source) = spec.get("nfs") {
         return Ok(ClaimedSource::Nfs { server: text(&source["server"]).to_owned(), path: path(source) });

@@ -299,8 +299,8 @@ fn put_claim(value: &mut Value, key: &ObjectKey, claim: &ClaimSpec) {
 fn volume_value(volume: &ClaimedVolume) -> Value {
     let source = match &volume.source {
         ClaimedSource::Directory { path, .. } => json!({"directory": {"path": path}}),
-        ClaimedSource::Local { path } => json!({"local": {"path": path}}),
-        ClaimedSource::HostPath { path } => json!({"hostPath": {"path": path}}),
+        ClaimedSource::Local { path, fs_type } => json!({"local": {"path": path, "fsType": fs_type}}),
+        ClaimedSource::HostPath { path, type_ } => json!({"hostPath": {"path": path, "type": type_}}),
         ClaimedSource::Nfs { server, path } => json!({"nfs": {"server": server, "path": path}}),
         ClaimedSource::Disk { kind, source } => json!({*kind: source}),
         ClaimedSource::Csi { source, access_modes } => {
@@ -324,7 +324,8 @@ fn claimed_volume(value: &Value) -> Option<ClaimedVolume> {
         let items = value.as_array().into_iter().flatten();
         items.filter_map(|item| item.as_str().map(str::to_owned)).collect::<Vec<_>>()
     };
-    let path = source["path"].as_str().unwrap_or_default().to_owned();
+    let text = |field: &str| source[field].as_str().unwrap_or_default().to_owned();
+    let path = text("path");
     let source = match kind.as_str() {
         "csi" => ClaimedSource::Csi {
             source: source["source"].clone(),
@@ -334,8 +335,8 @@ fn claimed_volume(value: &Value) -> Option<ClaimedVolume> {
         "fc" => ClaimedSource::Disk { kind: "fc", source: source.clone() },
         _ if path.is_empty() => return None,
         "directory" => ClaimedSource::Directory { path, bytes: 0, uid: String::new() },
-        "local" => ClaimedSource::Local { path },
-        "hostPath" => ClaimedSource::HostPath { path },
+        "local" => ClaimedSource::Local { path, fs_type: text("fsType") },
+        "hostPath" => ClaimedSource::HostPath { path, type_: text("type") },
         "nfs" => ClaimedSource::Nfs { server: source["server"].as_str()?.to_owned(), path },
         _ => return None,
     };
@@ -460,8 +461,8 @@ mod tests {
         let wire = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
         let path = || "/srv/data".to_owned();
         for source in [
-            ClaimedSource::HostPath { path: path() },
-            ClaimedSource::Local { path: path() },
+            ClaimedSource::HostPath { path: path(), type_: "File".to_owned() },
+            ClaimedSource::Local { path: path(), fs_type: "xfs".to_owned() },
             ClaimedSource::Nfs { server: "nas".to_owned(), path: path() },
             ClaimedSource::Directory { path: path(), bytes: 0, uid: String::new() },
             ClaimedSource::Disk { kind: "iscsi", source: json!({"iqn": "i", "lun": 1}) },

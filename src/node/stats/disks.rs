@@ -96,7 +96,9 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
             claim = Some(named);
             match bound.source {
                 ClaimedSource::Directory { path, .. } => Measure::Walk(path.into()),
-                ClaimedSource::Local { path } => Measure::FileSystem(path.into()),
+                ClaimedSource::Local { .. } => {
+                    Measure::FileSystem(at("kubernetes.io~local-volume", &bound.name))
+                }
                 ClaimedSource::Nfs { .. } => Measure::Remote(at("kubernetes.io~nfs", &bound.name)),
                 ClaimedSource::Disk { kind, .. } => {
                     Measure::Remote(at(&format!("kubernetes.io~{kind}"), &bound.name))

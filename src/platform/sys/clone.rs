@@ -118,6 +118,14 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
+/// Allows this thread all CPUs of its cgroup. A restriction that it inherits would otherwise hold whatever the cgroup
+/// gets (Linux 6.2).
+pub(crate) fn allow_all_cpus() {
+    let all = [u8::MAX; 1024];
+    // SAFETY: the kernel reads so many bytes of a local, and ignores CPUs that the machine does not have.
+    unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, all.len(), all.as_ptr()) };
+}
+
 /// A session of its own, without a terminal.
 pub(crate) fn new_session() -> io::Result<()> {
     nix::unistd::setsid()?;
@@ -295,6 +303,27 @@ mod tests {
             .map_or(-1, |entries| i32::try_from(entries.count()).unwrap_or(-1));
         // The directory's own descriptor is among them.
         i32::from(open != expected + 1)
+    }
+
+    #[test]
+    fn a_restriction_to_some_cpus_can_be_taken_back() {
+        let allowed = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap().to_owned()
+        };
+        let restricted_and_back = move || {
+            allow_all_cpus();
+            let all = allowed();
+            let this = Pid::from_raw(0);
+            let own = nix::sched::sched_getaffinity(this).unwrap();
+            let first = (0..nix::sched::CpuSet::count()).find(|cpu| own.is_set(*cpu).unwrap()).unwrap();
+            let mut one = nix::sched::CpuSet::new();
+            one.set(first).unwrap();
+            nix::sched::sched_setaffinity(this, &one).unwrap();
+            allow_all_cpus();
+            assert_eq!(allowed(), all);
+        };
+        std::thread::scope(|threads| threads.spawn(restricted_and_back).join()).unwrap();
     }
 
     #[test]

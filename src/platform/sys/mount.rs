@@ -138,6 +138,13 @@ pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives a bind mount options of its own. Those of file systems have no effect on one.
+pub(crate) fn remount_bind(target: &Path, options: &[String]) -> io::Result<()> {
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | split_options(options).0;
+    nix::mount::mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
 /// Bind-mounts the file behind a descriptor: it cannot be replaced concurrently.
 pub(crate) fn bind_descriptor(source: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     bind(&PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd())), target)

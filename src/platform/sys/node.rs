@@ -60,10 +60,28 @@ pub(crate) fn default_route_addresses() -> Vec<IpAddr> {
         .collect()
 }
 
-/// CPUs this process may use.
+/// CPUs of the machine that are online, whatever affinity and quota this process has. Without sysfs those that it may
+/// use.
 #[must_use]
 pub(crate) fn cpu_count() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    match usize::try_from(count_cpus(&online)) {
+        Ok(count @ 1..) => count,
+        _ => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+    }
+}
+
+/// How many CPUs the kernel's list format (`0-2,7`) names.
+#[must_use]
+pub(crate) fn count_cpus(named: &str) -> i64 {
+    let number = |text: &str| text.trim().parse::<i64>().ok();
+    named
+        .split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some((number(last)? - number(first)? + 1).max(0))
+        })
+        .sum()
 }
 
 /// `MemTotal` in bytes; 0 when procfs cannot be read.
@@ -285,6 +303,30 @@ mod tests {
         assert!(file_system_bytes(Path::new("/")) > 1 << 20);
         assert_eq!(file_system_bytes(Path::new("/nonexistent")), 0);
         assert_eq!(boot_id().len(), 36);
+    }
+
+    #[test]
+    fn cpus_are_the_machines_whatever_the_affinity() {
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+        let pinned = || {
+            let own = nix::unistd::Pid::from_raw(0);
+            let may_use = nix::sched::sched_getaffinity(own).unwrap();
+            let first =
+                (0..nix::sched::CpuSet::count()).find(|cpu| may_use.is_set(*cpu) == Ok(true)).unwrap();
+            let mut one = nix::sched::CpuSet::new();
+            one.set(first).unwrap();
+            nix::sched::sched_setaffinity(own, &one).unwrap();
+            (std::thread::available_parallelism().unwrap().get(), cpu_count())
+        };
+        let counted = std::thread::scope(|threads| threads.spawn(pinned).join().unwrap());
+        assert_eq!(counted, (1, usize::try_from(count_cpus(&online)).unwrap()));
+    }
+
+    #[test]
+    fn cpu_lists_are_counted() {
+        for (text, count) in [("0", 1), ("0-3\n", 4), ("0-1,4,6-7", 5), ("", 0)] {
+            assert_eq!(count_cpus(text), count, "{text:?}");
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct FakeDriver {
     pub staged: Option<wire::NodeStageVolumeRequest>,
     pub published: Option<wire::NodePublishVolumeRequest>,
     pub expanded: Option<wire::NodeExpandVolumeRequest>,
+    /// A call of this name is answered once it is notified.
+    pub gate: Option<(&'static str, Rc<tokio::sync::Notify>)>,
 }
 
 pub(crate) type SharedDriver = Rc<RefCell<FakeDriver>>;
@@ -97,6 +99,10 @@ pub(crate) fn serve(driver: &SharedDriver, socket: &Path) {
                 Box::pin(async move {
                     let path = request.uri().path().to_owned();
                     let message = grpc::message(request).await;
+                    let gate = driver.borrow().gate.clone().filter(|(name, _)| path.ends_with(name));
+                    if let Some((_, gate)) = gate {
+                        gate.notified().await;
+                    }
                     grpc::response(message.and_then(|bytes| answer(&mut driver.borrow_mut(), &path, &bytes)))
                 })
             });

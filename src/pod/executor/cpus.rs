@@ -40,7 +40,7 @@ impl<R: Runtime> Executor<R> {
     pub(in crate::pod) async fn keep_resources(&self, pod: &Pod) {
         let managers = &self.config.managers;
         if let Err(refusal) = managers.keep(pod, qos_class(pod) == QosClass::Guaranteed).await {
-            let message = format!("the pod keeps running on shared CPUs: {}", refusal.message);
+            let message = format!("the pod keeps running with what it has: {}", refusal.message);
             self.pod_event(pod, EventType::Warning, refusal.reason, &message);
         }
         if !managers.is_settled() {
@@ -113,6 +113,6 @@ impl<R: Runtime> Executor<R> {
                 }
             }
         }
-        managers.save().await;
+        managers.settled().await;
     }
 }

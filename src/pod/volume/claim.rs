@@ -8,13 +8,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{MountedVolume, VolumeError, make_dir, ownership, plugin_dir, set_up_error};
+use super::{MountedVolume, VolumeError, host_path, make_dir, ownership, plugin_dir, set_up_error};
+use crate::model::api::pod::HostPathVolumeSource;
 use crate::model::objects::ClaimedVolume;
 use crate::platform::rt;
 use crate::platform::sys::mount;
 
 /// The directory name of the plugin, as the kubelet has it on disk.
-const PLUGIN: &str = "kubernetes.io~local-volume";
+pub(super) const PLUGIN: &str = "kubernetes.io~local-volume";
 
 /// The group that the files of a volume get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +24,46 @@ pub(super) struct FsGroup {
     pub(super) policy: ownership::Policy,
 }
 
-/// A directory of this node, used as it is; created if it is missing.
-pub(super) fn ensure_host_path(name: &str, path: &Path) -> Result<MountedVolume, VolumeError> {
-    if !path.exists() {
+/// A path of this node; without a type a missing one is created as a directory.
+pub(super) fn ensure_host_path(
+    pod_dir: &Path,
+    name: &str,
+    source: &HostPathVolumeSource,
+) -> Result<MountedVolume, VolumeError> {
+    let path = Path::new(&source.path);
+    if source.type_.is_empty() && !path.exists() {
         make_dir(path, 0o755).map_err(|error| set_up_error(name, "create host path", path, error))?;
     }
-    Ok(MountedVolume { host_path: path.to_owned(), ..MountedVolume::default() })
+    host_path::ensure(pod_dir, name, source)
+}
+
+/// Marks a single-pod volume as the pod's, whose mounts do not show that: by an empty directory, which goes with the
+/// pod's.
+pub(super) async fn reserve(
+    pod_dir: &Path,
+    name: &str,
+    volume: &str,
+    claims_in_use: &BeingGiven,
+) -> Result<(), VolumeError> {
+    let _given = Given::take(name, volume, claims_in_use)?;
+    let (owned_name, of_pod, of) = (name.to_owned(), pod_dir.to_owned(), volume.to_owned());
+    rt::blocking("find pods of volume", move || {
+        let mark = |pod: &Path| plugin_dir(pod, PLUGIN).join(&of);
+        let failed = |action| {
+            let (name, at) = (&owned_name, &of_pod);
+            move |error| set_up_error(name, action, at, error)
+        };
+        if mark(&of_pod).exists() {
+            return Ok(());
+        }
+        let pods =
+            std::fs::read_dir(of_pod.parent().unwrap_or(&of_pod)).map_err(failed("list pods beside"))?;
+        if pods.flatten().any(|pod| mark(&pod.path()).exists()) {
+            return Err(VolumeError::InUse { volume: owned_name.clone() });
+        }
+        make_dir(&mark(&of_pod), 0o750).map_err(failed("mark the volume in"))
+    })
+    .await
 }
 
 /// Mode of a claim's directory, as with provisioners of local directories: pods of any user may write.
@@ -60,6 +95,16 @@ struct Given<'a> {
     all: &'a BeingGiven,
 }
 
+impl<'a> Given<'a> {
+    fn take(name: &str, volume: &'a str, all: &'a BeingGiven) -> Result<Self, VolumeError> {
+        if all.borrow_mut().insert(volume.to_owned()) {
+            Ok(Self { volume, all })
+        } else {
+            Err(VolumeError::InUse { volume: name.to_owned() })
+        }
+    }
+}
+
 impl Drop for Given<'_> {
     fn drop(&mut self) {
         self.all.borrow_mut().remove(self.volume);
@@ -71,6 +116,7 @@ pub(super) struct LocalVolume<'a> {
     pub(super) name: &'a str,
     pub(super) volume: &'a str,
     pub(super) source: &'a Path,
+    pub(super) options: &'a [String],
     pub(super) fs_group: Option<FsGroup>,
     pub(super) single_pod: bool,
 }
@@ -91,30 +137,26 @@ pub(super) async fn ensure_local(
     wanted: LocalVolume<'_>,
     claims_in_use: &BeingGiven,
 ) -> Result<MountedVolume, VolumeError> {
-    let LocalVolume { name, volume, source, fs_group, single_pod } = wanted;
-    let in_use = || VolumeError::InUse { volume: name.to_owned() };
-    let _given = if single_pod {
-        if !claims_in_use.borrow_mut().insert(volume.to_owned()) {
-            return Err(in_use());
-        }
-        Some(Given { volume, all: claims_in_use })
-    } else {
-        None
-    };
+    let LocalVolume { name, volume, source, options, fs_group, single_pod } = wanted;
+    let _given = if single_pod { Some(Given::take(name, volume, claims_in_use)?) } else { None };
     let target = plugin_dir(pod_dir, PLUGIN).join(volume);
     let (owned_name, from, to) = (name.to_owned(), source.to_owned(), target.clone());
     let use_ = rt::blocking("stat local volume", move || find_use(&owned_name, &from, &to)).await?;
     if single_pod && use_ == Use::OtherPods {
-        return Err(in_use());
+        return Err(VolumeError::InUse { volume: name.to_owned() });
     }
     if use_ == Use::Unused
         && let Some(FsGroup { group, policy }) = fs_group
     {
         ownership::apply(name, source, group, policy).await?;
     }
-    if use_ != Use::ThisPod {
-        let (owned_name, from, to) = (name.to_owned(), source.to_owned(), target.clone());
-        rt::blocking("bind local volume", move || bind(&owned_name, &from, &to)).await?;
+    let is_new = use_ != Use::ThisPod;
+    // The options also of a bind that an earlier process did not finish.
+    if is_new || !options.is_empty() {
+        let (owned_name, from, to) = (name.to_owned(), is_new.then(|| source.to_owned()), target.clone());
+        let options = options.to_owned();
+        let job = move || bind(&owned_name, from.as_deref(), &to, &options);
+        rt::blocking("bind local volume", job).await?;
     }
     Ok(MountedVolume { host_path: target, selinux_relabel: true, ..MountedVolume::default() })
 }
@@ -145,10 +187,17 @@ fn find_use(name: &str, source: &Path, target: &Path) -> Result<Use, VolumeError
     Ok(if points.iter().any(is_ours) { Use::OtherPods } else { Use::Unused })
 }
 
-fn bind(name: &str, source: &Path, target: &Path) -> Result<(), VolumeError> {
+/// `source`: unless it is bound.
+fn bind(name: &str, source: Option<&Path>, target: &Path, options: &[String]) -> Result<(), VolumeError> {
     let failed = |action| move |error| set_up_error(name, action, target, error);
-    make_dir(target, 0o750).map_err(failed("create directory"))?;
-    mount::bind(source, target).map_err(failed("bind local volume on"))
+    if let Some(source) = source {
+        make_dir(target, 0o750).map_err(failed("create directory"))?;
+        mount::bind(source, target).map_err(failed("bind local volume on"))?;
+    }
+    if options.is_empty() {
+        return Ok(());
+    }
+    mount::remount_bind(target, options).map_err(failed("set mountOptions of"))
 }
 
 #[cfg(test)]
@@ -163,7 +212,14 @@ mod tests {
         let scratch = TempDir::new();
         let (disk, pod_dir) = (scratch.0.join("disk"), scratch.0.join("pods/uid"));
         let fs_group = Some(FsGroup { group: 4321, policy: ownership::Policy::OnRootMismatch });
-        let wanted = LocalVolume { name: "data", volume: "pv-1", source: &disk, fs_group, single_pod: false };
+        let wanted = LocalVolume {
+            name: "data",
+            volume: "pv-1",
+            source: &disk,
+            options: &[],
+            fs_group,
+            single_pod: false,
+        };
         let make = || run(ensure_local(&pod_dir, wanted, &BeingGiven::default()));
         let missing = make().unwrap_err().to_string();
         let text = format!("MountVolume.SetUp failed for volume \"data\" : path {disk:?} does not exist");
@@ -207,6 +263,7 @@ mod tests {
                 name: "data",
                 volume: "pv-shared-test",
                 source: &disk,
+                options: &[],
                 fs_group,
                 single_pod: false,
             };
@@ -223,8 +280,14 @@ mod tests {
         let scratch = TempDir::new();
         let disk = scratch.0.join("disk");
         std::fs::create_dir_all(&disk).unwrap();
-        let wanted =
-            LocalVolume { name: "data", volume: "pv-one", source: &disk, fs_group: None, single_pod: true };
+        let wanted = LocalVolume {
+            name: "data",
+            volume: "pv-one",
+            source: &disk,
+            options: &[],
+            fs_group: None,
+            single_pod: true,
+        };
         let given = BeingGiven::default();
         let pod = |name: &str| scratch.0.join("pods").join(name);
         let make = |name: &str| run(ensure_local(&pod(name), wanted, &given));

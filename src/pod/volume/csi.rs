@@ -46,6 +46,8 @@ pub(crate) trait CsiVolumes {
     fn generation(&self) -> u64;
     /// The driver wants a volume that is mounted to be published again now. The caller does it.
     fn is_due(&self, volume: &CsiVolume) -> bool;
+    /// A place in the pod with an attempt under way: its driver may mount there, and nothing says so yet.
+    fn mounting(&self, pod_dir: &Path) -> Option<PathBuf>;
     /// The pod is gone: it waits for no volume any more.
     fn forget(&self, pod_dir: &Path);
 }
@@ -224,6 +226,11 @@ fn prepare(name: &str, directory: &Path) -> Result<bool, VolumeError> {
 
 /// Unmounts all volumes of a pod that drivers have mounted, or may have. Tries all; returns the first error.
 pub(super) async fn tear_down(csi: Option<Rc<dyn CsiVolumes>>, pod_dir: &Path) -> Result<(), VolumeError> {
+    if let Some(place) = csi.as_ref().and_then(|csi| csi.mounting(pod_dir)) {
+        let volume = place.parent().and_then(Path::file_name).unwrap_or_default();
+        let volume = volume.to_string_lossy().into_owned();
+        return Err(VolumeError::Unmount { volume, message: "it is still being mounted".to_owned() });
+    }
     let owned = pod_dir.to_owned();
     let found = rt::blocking("list CSI volumes", move || {
         let found = records(&owned)?;

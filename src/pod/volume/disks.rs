@@ -3,21 +3,25 @@
 //! Owns `plugins/kubernetes.io/{iscsi,fc}` of the root directory, where disks are mounted, and
 //! `volumes/kubernetes.io~{iscsi,fc}` of a pod. There is no memory of what is attached: a record lies in the place of a disk
 //! (below its mount) before anything is attached, and is removed when nothing is. Which pods use a disk is what is
-//! mounted. An attempt may wait for minutes; the pod's worker waits for a moment and retries.
+//! mounted; a link in `plugins/kubernetes.io~{iscsi,fc}` of a pod leads to the place of each disk that it wants. An
+//! attempt may wait for minutes; the pod's worker waits for a moment and retries.
 //!
 //! | file | what |
 //! |---|---|
 //! | `block` | what is on a device; formatting, mounting |
 //! | `fc`, `iscsi` | attaching and detaching |
+//! | `local` | block devices of `local` volumes |
 
 mod block;
 mod fc;
 mod iscsi;
+mod local;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -192,25 +196,29 @@ impl NetworkDisks {
     async fn release(self: Rc<Self>, pod_dir: PathBuf) -> Result<(), String> {
         let (plugins, dir) = (self.plugins.clone(), pod_dir.clone());
         let found = rt::blocking("unmount disks", move || unmount_all(&plugins, &dir)).await;
+        let (own, others) = found.map_err(|error| error.to_string())?;
         let mut first = Ok(());
-        for (place, is_own) in found.map_err(|error| error.to_string())? {
-            let lock = self.lock(&place);
-            let _held = if is_own {
-                lock.lock_owned().await
-            } else if let Ok(held) = lock.try_lock_owned() {
-                held
-            } else {
-                // An attempt for another pod.
-                continue;
-            };
+        for place in own {
+            let _held = self.lock(&place).lock_owned().await;
             let key = pod_dir.join(place.file_name().unwrap_or_default());
-            let (plugins, pods) = (self.plugins.clone(), self.pods.clone());
-            let job = move |host: &BlockHost| detach_unused(host, &plugins, &pods, &place);
-            let released = self.run(&key, job).await;
-            // Another pod's is reported there.
-            first = if is_own { first.and(released) } else { first };
+            first = first.and(self.detach(&key, place).await);
+        }
+        for place in others {
+            // Otherwise there is an attempt for another pod, which also reports what fails.
+            if let Ok(held) = self.lock(&place).try_lock_owned() {
+                let disks = Rc::clone(&self);
+                rt::spawn("disk", async move {
+                    let _ = disks.detach(&place.clone(), place).await;
+                    drop(held);
+                });
+            }
         }
         first
+    }
+
+    async fn detach(&self, key: &Path, place: PathBuf) -> Result<(), String> {
+        let (plugins, pods) = (self.plugins.clone(), self.pods.clone());
+        self.run(key, move |host| detach_unused(host, &plugins, &pods, &place)).await
     }
 }
 
@@ -229,9 +237,16 @@ impl Volumes {
         let volume = claimed.as_ref().map_or(name, |claimed| &claimed.name).to_owned();
         let target = plugin_dir(pod_dir, &plugin(kind)).join(&volume);
         let disk = NetworkDisk::of(kind, &volume, &source).map_err(failed)?;
-        let at = target.clone();
+        let place = self.disks.plugins.join(disk.place());
+        let (at, to) = (target.clone(), place.clone());
+        let link = pod_dir.join("plugins").join(plugin(kind)).join(&volume);
         let mounted = rt::blocking("stat disk", move || {
             make_dir(at.parent().unwrap_or(&at), 0o750)?;
+            if std::fs::read_link(&link).ok().as_ref() != Some(&to) {
+                make_dir(link.parent().unwrap_or(&link), 0o750)?;
+                let _ = std::fs::remove_file(&link);
+                symlink(&to, &link)?;
+            }
             mount::is_mount_point(&at)
         });
         let is_mounted = mounted.await.map_err(|error| failed(error.to_string()))?;
@@ -243,7 +258,7 @@ impl Volumes {
                     NetworkDisk::Iscsi(disk) => disk.record(),
                     NetworkDisk::Fc(disk) => disk.record(),
                 },
-                place: self.disks.plugins.join(disk.place()),
+                place,
                 disk,
                 secret,
                 target: target.clone(),
@@ -384,11 +399,13 @@ fn mount_disk(host: &BlockHost, wanted: &WantedDisk) -> Result<(), String> {
     host.format_and_mount(&device, place, file_system, wanted.read_only)
 }
 
-/// Unmounts the disks of a pod. Returns all places of disks, and whether the pod has, or may have had, each.
-fn unmount_all(plugins: &Path, pod_dir: &Path) -> io::Result<Vec<(PathBuf, bool)>> {
+/// Unmounts the disks of a pod. Returns the places of those that it had or was to have, and all other places.
+fn unmount_all(plugins: &Path, pod_dir: &Path) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let (real, plugins) = match (pod_dir.canonicalize(), plugins.canonicalize()) {
         (Ok(real), Ok(plugins)) => (real, plugins),
-        (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::NotFound => {
+            return Ok((Vec::new(), Vec::new()));
+        }
         (Err(error), _) | (_, Err(error)) => return Err(error),
     };
     unmount_sub_paths(&real)?;
@@ -400,11 +417,14 @@ fn unmount_all(plugins: &Path, pod_dir: &Path) -> io::Result<Vec<(PathBuf, bool)
         mount::unmount(point)?;
         devices.insert(*device);
     }
+    let links = DISKS.into_iter().flat_map(|kind| std::fs::read_dir(real.join("plugins").join(plugin(kind))));
+    let noted = links.flatten().flatten().filter_map(|link| link.path().canonicalize().ok());
+    let noted: BTreeSet<PathBuf> = noted.collect();
     let is_own = |place: &PathBuf| {
-        devices.is_empty() || mounts.iter().any(|(point, device)| point == place && devices.contains(device))
+        noted.contains(place)
+            || mounts.iter().any(|(point, device)| point == place && devices.contains(device))
     };
-    let found = DISKS.into_iter().flat_map(|kind| places(&plugins, kind));
-    Ok(found.map(|place| (place.clone(), is_own(&place))).collect())
+    Ok(DISKS.into_iter().flat_map(|kind| places(&plugins, kind)).partition(is_own))
 }
 
 fn places(plugins: &Path, kind: &str) -> Vec<PathBuf> {

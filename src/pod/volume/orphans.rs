@@ -110,7 +110,7 @@ impl Volumes {
                 Err(error) => errors.push(error),
             }
         }
-        let shown = self.clean_ephemeral(&mut errors).await;
+        let shown = self.clean_ephemeral(&mut errors).await + self.clean_devices(&mut errors).await;
         self.guard.swept.set(errors.is_empty() && shown == 0);
         let told = self.guard.reported.replace(errors.iter().map(|error| chain(error)).into_set());
         errors.retain(|error| !told.contains(&chain(error)));
@@ -130,6 +130,14 @@ impl Volumes {
         let shown = self.clean_ephemeral(&mut errors).await;
         if shown > 0 || !errors.is_empty() {
             guard.swept.set(false);
+        }
+    }
+
+    /// Unmounts devices after the end of a pod, with the same care.
+    pub(super) async fn release_devices(&self) {
+        let mut errors = Vec::new();
+        if self.clean_devices(&mut errors).await > 0 || !errors.is_empty() {
+            self.guard.swept.set(false);
         }
     }
 

@@ -74,6 +74,10 @@ impl VolumeNode {
     }
 }
 
+fn host(path: &str, type_: &str) -> ClaimedSource {
+    ClaimedSource::HostPath { path: path.to_owned(), type_: type_.to_owned() }
+}
+
 fn pod(uid: &str, security: &Value, volumes: &Value) -> Pod {
     let pod = json!({
         "metadata": {"name": "web", "namespace": "ns", "uid": uid},
@@ -97,8 +101,8 @@ fn a_claim_is_waited_for_and_its_volume_is_used_as_it_is_bound() {
     assert_eq!(waiting.to_string(), text);
     assert!(!waiting.is_permanent());
     let text = |path: &Path| path.display().to_string();
-    house.claims.bind("local", ClaimedSource::Local { path: text(&local) }, false);
-    house.claims.bind("host", ClaimedSource::HostPath { path: text(&missing) }, false);
+    house.claims.bind("local", ClaimedSource::Local { path: text(&local), fs_type: String::new() }, false);
+    house.claims.bind("host", host(&text(&missing), ""), false);
     let mounted = run(house.volumes.ensure(&pod)).unwrap();
     run(house.volumes.tear_down(&pod.metadata.uid)).unwrap();
     assert_eq!(mounted["one"].host_path, house.dir("u1").join("volumes/kubernetes.io~local-volume/pv-local"));
@@ -275,7 +279,7 @@ fn an_unbound_claim_says_so() {
 #[test]
 fn a_claim_that_was_bound_for_another_pod_is_checked() {
     let house = VolumeNode::new();
-    house.claims.bind("web-data", ClaimedSource::HostPath { path: "/".to_owned() }, false);
+    house.claims.bind("web-data", host("/", ""), false);
     let of_cluster = |uid: &str, volume: &Value, container: &Value| {
         let pod = json!({
             "metadata": {"name": "web", "namespace": "ns", "uid": uid,
@@ -292,10 +296,12 @@ fn a_claim_that_was_bound_for_another_pod_is_checked() {
     let error = run(house.volumes.ensure(&owned)).unwrap_err().to_string();
     assert!(error.ends_with("PVC ns/web-data was not created for pod ns/web (pod is not owner)"), "{error}");
     *house.claims.1.borrow_mut() = "u2".to_owned();
-    house.claims.bind("web-data", ClaimedSource::HostPath { path: "/".to_owned() }, false);
+    house.claims.bind("web-data", host("/", ""), false);
     run(house.volumes.ensure(&owned)).unwrap();
     let device = json!({"name": "a", "volumeDevices": [{"name": "data", "devicePath": "/dev/x"}]});
     let error = run(house.volumes.ensure(&of_cluster("u3", &claim, &device))).unwrap_err().to_string();
     let why = "volume data has volumeMode Filesystem, but is specified in volumeDevices";
     assert!(error.ends_with(why), "{error}");
 }
+
+mod claims;

@@ -2,14 +2,17 @@
 //!
 //! Owns the frames of streams without a terminal: a byte for the stream, three zeros, the length, then the bytes.
 
+use std::cell::Cell;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Engine;
 use super::client::Payload;
@@ -26,7 +29,7 @@ const MAX_OUTPUT: usize = 16 << 20;
 const BUFFER: usize = 16 << 10;
 /// How often a program is looked for whose streams are open: what it has started may hold them.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long such descendants may hold the streams after its end.
+/// How long such descendants may hold the streams in silence after its end.
 const DRAIN: Duration = Duration::from_secs(1);
 /// The engine may show an ended program as running for a moment.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -64,10 +67,35 @@ struct Coupled {
     stdout: Option<Reader>,
     stderr: Option<Reader>,
     pump: JoinHandle<()>,
+    silence: Silence,
+}
+
+/// Since when the engine is waited for; `None` while the client is.
+type Silence = Rc<Cell<Option<Instant>>>;
+
+/// The engine's end of the streams.
+struct Timed<R> {
+    from: R,
+    silence: Silence,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Timed<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.from).poll_read(context, buffer);
+        let since = self.silence.get().unwrap_or_else(Instant::now);
+        self.silence.set(read.is_pending().then_some(since));
+        read
+    }
 }
 
 fn couple(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, wanted: Streams) -> Coupled {
     let (from, into) = tokio::io::split(stream);
+    let silence = Silence::default();
+    let from = Timed { from, silence: Rc::clone(&silence) };
     let stdin = wanted.stdin.then(|| Box::new(into) as Box<dyn AsyncWrite + Unpin>);
     let (out, near_out) = tokio::io::duplex(BUFFER);
     let (err, near_err) = tokio::io::duplex(BUFFER);
@@ -82,12 +110,27 @@ fn couple(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, wanted: Streams
         stdout: wanted.stdout.then(|| Box::new(near_out) as Reader),
         stderr: (wanted.stderr && !wanted.tty).then(|| Box::new(near_err) as Reader),
         pump,
+        silence,
     }
 }
 
+/// Until either side is gone. Reads only when all is written: the silence is the engine's.
 async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
-    // Either side may be gone.
-    let _ = tokio::io::copy(&mut from, &mut to).await;
+    let mut block = vec![0; BUFFER];
+    while let Ok(count @ 1..) = from.read(&mut block).await {
+        if to.write_all(&block[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for the rest of the output. Descendants that hold the streams in silence are given up.
+async fn rest(pump: &mut JoinHandle<()>, silence: &Silence) {
+    while timeout(DRAIN, &mut *pump).await.is_err() {
+        if silence.get().is_some_and(|since| since.elapsed() >= DRAIN) {
+            return;
+        }
+    }
 }
 
 /// Distributes frames until the connection ends. A reader that is gone loses its part.
@@ -164,10 +207,10 @@ pub(super) async fn exec(
     let exec = text(&made["Id"]);
     let start = json!({ "Detach": false, "Tty": wanted.tty });
     let stream = engine.client.hijack(call, &format!("/exec/{exec}/start"), Payload::Json(&start)).await?;
-    let Coupled { stdin, stdout, stderr, pump } = couple(stream, wanted);
+    let Coupled { stdin, stdout, stderr, pump, silence } = couple(stream, wanted);
     let guard = Guard { engine: Rc::clone(&engine), exec: Some(exec.clone()), pump };
     let resize = format!("/exec/{exec}/resize");
-    let exit = Box::pin(exec_end(engine, call, exec, guard));
+    let exit = Box::pin(exec_end(engine, call, exec, guard, silence));
     Ok(DockerSession { stdin, stdout, stderr, exit, resize })
 }
 
@@ -177,12 +220,13 @@ async fn exec_end(
     call: &'static str,
     exec: String,
     mut guard: Guard,
+    silence: Silence,
 ) -> Result<i32, RuntimeError> {
     let mut found = Value::Null;
     while timeout(LOOK, &mut guard.pump).await.is_err() {
         found = inspect_exec(&engine, call, &exec).await?;
         if found["Running"] == false {
-            let _ = timeout(DRAIN, &mut guard.pump).await;
+            rest(&mut guard.pump, &silence).await;
             break;
         }
     }
@@ -276,7 +320,7 @@ pub(super) async fn attach(
         number(stderr && !tty)
     );
     let stream = engine.client.hijack(call, &path, Payload::None).await?;
-    let Coupled { stdin, stdout, stderr, pump } = couple(stream, Streams { tty, ..wanted });
+    let Coupled { stdin, stdout, stderr, pump, .. } = couple(stream, Streams { tty, ..wanted });
     let mut guard = Guard { engine, exec: None, pump };
     let exit = Box::pin(async move {
         // The exit code of the container is not the result of an attachment.
@@ -318,5 +362,33 @@ mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         split_frames(bytes.as_slice(), [&mut out, &mut err]).await;
         assert_eq!((out.as_slice(), err.as_slice()), (&b"onethree"[..], &b"twoend"[..]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_client_gets_all_output_and_silence_is_given_up() {
+        let test = async {
+            for tty in [true, false] {
+                let (mut engine, ours) = tokio::io::duplex(1 << 20);
+                let mut streams = couple(ours, Streams { stdin: false, stdout: true, stderr: false, tty });
+                let mut bytes = if tty { Vec::new() } else { vec![1, 0, 0, 0, 0, 1, 0, 0] };
+                bytes.resize(bytes.len() + (1 << 16), b'x');
+                engine.write_all(&bytes).await.expect("it is buffered");
+                let mut stdout = streams.stdout.take().expect("wanted");
+                let client = rt::spawn("slow client", async move {
+                    let (mut all, mut block) = (0, [0; 4096]);
+                    while let Ok(count @ 1..) = stdout.read(&mut block).await {
+                        all += count;
+                        tokio::time::sleep(DRAIN * 3).await;
+                    }
+                    all
+                });
+                // The engine's end stays open, as with a descendant that holds the streams.
+                rest(&mut streams.pump, &streams.silence).await;
+                streams.pump.abort();
+                assert_eq!(client.await.expect("it read to the end"), 1 << 16);
+                drop(engine);
+            }
+        };
+        tokio::task::LocalSet::new().run_until(test).await;
     }
 }

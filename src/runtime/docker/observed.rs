@@ -3,10 +3,12 @@
 //! Pure: from the engine's JSON. Containers without the labels of a kubelet's pod are left out.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
 
 use super::request::{ANNOTATION, CONTAINER, KIND, SANDBOX, SANDBOX_ID, annotations};
+use crate::codec::json;
 use crate::model::image_name::{repository_of, split_reference};
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox};
 use crate::model::ordered::Ordered as _;
@@ -40,6 +42,13 @@ fn time(value: &Value) -> Timestamp {
 pub(super) fn labels_of(object: &Value) -> BTreeMap<String, String> {
     let labels = object["Labels"].as_object().into_iter().flatten();
     labels.map(|(key, value)| (key.clone(), text(value))).into_map()
+}
+
+/// Whether one of the engine's runtimes has recursive read-only mounts: the engine needs to know it, too.
+pub(super) fn has_recursive_read_only(runtime: &Value) -> bool {
+    let features = runtime["status"]["org.opencontainers.runtime-spec.features"].as_str().unwrap_or_default();
+    let features = json::parse_lean(features.as_bytes()).unwrap_or_default();
+    features["mountOptions"].as_array().into_iter().flatten().any(|option| option == "rro")
 }
 
 /// The sixth part of `k8s_<container>_<pod>_<namespace>_<uid>_<attempt>`: no part before it may contain `_`.
@@ -149,6 +158,7 @@ pub(super) fn container_from_inspection(object: &Value, image: ImageNames) -> Op
     let code = i32::try_from(found["ExitCode"].as_i64().unwrap_or_default()).unwrap_or(START_FAILED);
     let (started_at, finished_at) = (time(&found["StartedAt"]), time(&found["FinishedAt"]));
     let is_oom = found["OOMKilled"] == true;
+    let mounts = object["Mounts"].as_array().into_iter().flatten();
     let mut container = ObservedContainer {
         id: ContainerId::from(text(&object["Id"])),
         pod: pod_from_labels(&labels)?,
@@ -161,7 +171,7 @@ pub(super) fn container_from_inspection(object: &Value, image: ImageNames) -> Op
         created_at,
         annotations: annotations(&labels),
         log_path: text(&object["LogPath"]),
-        mounts: object["Mounts"].as_array().into_iter().flatten().map(mount).collect(),
+        mounts: mounts.map(|it| mount(it, &object["HostConfig"]["Mounts"])).collect(),
         message: text(&found["Error"]),
         ..ObservedContainer::default()
     };
@@ -190,11 +200,17 @@ pub(super) fn container_from_inspection(object: &Value, image: ImageNames) -> Op
     Some(container)
 }
 
-fn mount(mount: &Value) -> ObservedMount {
+/// `requested` are those of the container's request.
+fn mount(mount: &Value, requested: &Value) -> ObservedMount {
+    let container_path = text(&mount["Destination"]);
+    let is_recursive = |it: &Value| {
+        it["BindOptions"]["ReadOnlyForceRecursive"] == true
+            && Path::new(it["Target"].as_str().unwrap_or_default()) == Path::new(&container_path)
+    };
     ObservedMount {
-        container_path: text(&mount["Destination"]),
+        recursive_read_only: requested.as_array().into_iter().flatten().any(is_recursive),
         host_path: text(&mount["Source"]),
-        recursive_read_only: false,
+        container_path,
     }
 }
 

@@ -32,6 +32,8 @@ const SANDBOX_OOM_SCORE: i64 = -998;
 const SANDBOX_CPU_SHARES: i64 = 2;
 /// From this version on a read-only mount is recursive unless it is asked not to be.
 const RECURSIVE_READ_ONLY: u32 = 44;
+/// From this version on a container may have the node's cgroup namespace.
+const CGROUP_NAMESPACE: u32 = 41;
 /// The handler that stands for the engine's default.
 const DEFAULT_HANDLER: &str = "docker";
 
@@ -143,6 +145,7 @@ pub(super) fn sandbox(config: &SandboxConfig, facts: &EngineFacts) -> Result<Val
     let mut options = vec!["no-new-privileges".to_owned()];
     options.extend(config.selinux.iter().flat_map(selinux));
     put(&mut host, "SecurityOpt", options);
+    host.insert("Init".to_owned(), false.into());
     host.insert("LogConfig".to_owned(), json!({ "Type": "none" }));
     let mut body = Map::new();
     put(&mut body, "Image", PAUSE_IMAGE);
@@ -201,6 +204,9 @@ pub(super) fn container(
     host.extend(resources(&config.resources));
     put(&mut host, "Runtime", runtime(&pod.runtime_handler));
     put(&mut host, "Privileged", security.privileged);
+    let sees_tree = security.privileged && facts.version >= CGROUP_NAMESPACE;
+    put(&mut host, "CgroupnsMode", if sees_tree { "host" } else { "" });
+    host.insert("Init".to_owned(), false.into());
     put(&mut host, "ReadonlyRootfs", security.readonly_rootfs);
     put(&mut host, "CapAdd", security.add_capabilities.clone());
     put(&mut host, "CapDrop", security.drop_capabilities.clone());

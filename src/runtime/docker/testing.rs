@@ -27,6 +27,12 @@ pub(crate) fn socket(answer: fn(&str) -> String) -> PathBuf {
     path
 }
 
+/// What an engine answers to a request that it refuses.
+pub(crate) fn refusal(status: u16, message: &str) -> String {
+    let body = serde_json::json!({ "message": message }).to_string();
+    response("1.41", &body).replace("200 OK", &format!("{status} No"))
+}
+
 /// A response of an engine of this version.
 pub(crate) fn response(version: &str, body: &str) -> String {
     let length = body.len();

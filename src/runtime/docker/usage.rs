@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::image;
-use super::observed::text;
+use super::observed::{process_of, text};
 use crate::model::types::ContainerId;
 use crate::platform::rt;
 use crate::platform::sys::disk_usage::disk_usage;
-use crate::runtime::{ContainerFigures, DiskFigures, RuntimeError, RuntimeUse};
+use crate::runtime::{ContainerFigures, DiskFigures, ErrorKind, RuntimeError, RuntimeUse};
 
 /// Walking a layer costs reading all its directories.
 const FIGURES_HOLD: Duration = Duration::from_secs(60);
@@ -54,14 +54,13 @@ async fn layer(engine: &Engine, id: &str) -> Result<Option<DiskFigures>, Runtime
         }
         Some(layer) => layer.place,
         None => {
-            let object = match engine.inspect(CALL, id).await {
-                Ok(object) => object,
-                // It has gone since it was listed.
-                Err(error) if error.kind == crate::runtime::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            let upper = text(&object["GraphDriver"]["Data"]["UpperDir"]);
-            Some(PathBuf::from(upper)).filter(|path| path.is_absolute())
+            let Some(object) = unless_gone(engine.inspect(CALL, id).await)? else { return Ok(None) };
+            let upper = PathBuf::from(text(&object["GraphDriver"]["Data"]["UpperDir"]));
+            match process_of(&object) {
+                _ if upper.is_absolute() => Some(upper),
+                Some(pid) => rt::blocking("find writable layer", move || upper_of(pid)).await,
+                None => None,
+            }
         }
     };
     let figures = if let Some(place) = place.clone() {
@@ -71,8 +70,9 @@ async fn layer(engine: &Engine, id: &str) -> Result<Option<DiskFigures>, Runtime
         })
         .await
     } else {
-        let object = engine.client.get(CALL, &format!("/containers/{id}/json?size=1")).await?;
-        let place = text(&engine.info(CALL).await?["DockerRootDir"]).into();
+        let sized = engine.client.get(CALL, &format!("/containers/{id}/json?size=1")).await;
+        let Some(object) = unless_gone(sized)? else { return Ok(None) };
+        let place = image::place(engine, CALL).await?.unwrap_or_default();
         DiskFigures { place, bytes: object["SizeRw"].as_u64(), inodes: None }
     };
     let measured = Some((Instant::now(), figures.clone()));
@@ -82,7 +82,64 @@ async fn layer(engine: &Engine, id: &str) -> Result<Option<DiskFigures>, Runtime
     Ok(Some(figures))
 }
 
-/// Where the engine has its files.
-pub(super) fn root_dir(info: &Value) -> Option<PathBuf> {
-    info["DockerRootDir"].as_str().map(PathBuf::from)
+/// `None` for a container that has gone since it was listed, or whose layer has: the engine's 404, or 500. The figures
+/// of the others count even so.
+fn unless_gone(answer: Result<Value, RuntimeError>) -> Result<Option<Value>, RuntimeError> {
+    match answer {
+        Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Refused) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// Where the kernel writes what a process changes below its root directory.
+fn upper_of(pid: i32) -> Option<PathBuf> {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+    upper_in(&table).filter(|path| path.is_dir())
+}
+
+fn upper_in(mountinfo: &str) -> Option<PathBuf> {
+    let root = mountinfo.lines().find(|line| line.split(' ').nth(4) == Some("/"))?;
+    let mut options = root.rsplit(' ').next()?.split(',');
+    options.find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{refusal, response, socket};
+    use super::super::{DockerConfig, DockerRuntime};
+    use super::*;
+
+    #[test]
+    fn the_writable_layer_is_the_upper_directory_of_the_root() {
+        let table = "600 500 0:55 / / rw - overlay overlay rw,lowerdir=/c/1/fs:/c/2/fs,upperdir=/c/7/fs,workdir=/w\n\
+                     601 600 0:58 / /proc rw - proc proc rw\n";
+        assert_eq!(upper_in(table), Some("/c/7/fs".into()));
+        assert_eq!(upper_in("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"), None);
+    }
+
+    #[test]
+    fn a_container_whose_layer_is_gone_hides_no_others() {
+        rt::run(async {
+            let path = socket(|request| match request.split(' ').nth(1).unwrap_or_default() {
+                "/v1.41/info" => response("1.41", r#"{"DockerRootDir":"/d"}"#),
+                "/v1.41/containers/gone/json" => refusal(404, "No such container: gone"),
+                "/v1.41/containers/bare/json?size=1" => refusal(404, "snapshot bare does not exist"),
+                "/v1.41/containers/broken/json?size=1" => refusal(500, "RWLayer is unexpectedly nil"),
+                "/v1.41/containers/whole/json?size=1" => response("1.41", r#"{"SizeRw":5}"#),
+                path if path.starts_with("/v1.41/containers/json") => {
+                    response("1.41", r#"[{"Id":"gone"},{"Id":"bare"},{"Id":"broken"},{"Id":"whole"}]"#)
+                }
+                _ => response("1.41", "{}"),
+            });
+            let limit = Duration::from_secs(10);
+            let runtime = DockerRuntime::new(path.clone(), 41, limit, DockerConfig::default());
+            let found = runtime.usage(true).await.expect("figures").containers;
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].0.as_str(), "whole");
+            let layer = found[0].1.layer.clone().expect("measured");
+            assert_eq!((layer.place, layer.bytes), ("/d".into(), Some(5)));
+            std::fs::remove_file(path).expect("remove the socket");
+        })
+        .expect("run");
+    }
 }

@@ -145,8 +145,8 @@ struct TlsState {
 }
 
 impl TlsSettings {
-    /// Whether the settings leave a usable version and cipher suite.
-    pub(crate) fn check(&self) -> Result<(), TlsError> {
+    /// Whether the settings leave a usable version, curve and cipher suite.
+    pub(crate) fn check(&self) -> Result<(), BadSetting> {
         allowed_protocols(self).map(drop)
     }
 }
@@ -280,7 +280,9 @@ fn read(source: &Source, authority: &Authority, clock: &Clock) -> Result<Pair, T
 }
 
 fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc<ServerConfig>, TlsError> {
-    let (provider, versions) = allowed_protocols(settings)?;
+    let allowed = allowed_protocols(settings);
+    let (provider, versions) =
+        allowed.map_err(|(field, problem)| TlsError::Setting(format!("{field}: {problem}")))?;
     let files = source.files();
     let bad = |what: &str| TlsError::Setting(format!("serve with {files}: no {what} in PEM"));
     let unusable = |source| TlsError::Use { files: files.clone(), source };
@@ -305,17 +307,19 @@ fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc
 
 type Spoken = (Arc<CryptoProvider>, Vec<&'static SupportedProtocolVersion>);
 
+/// A field that leaves nothing usable, and why.
+pub(crate) type BadSetting = (&'static str, String);
+
 /// The part of the library's versions and suites that the settings allow.
-fn allowed_protocols(settings: &TlsSettings) -> Result<Spoken, TlsError> {
+fn allowed_protocols(settings: &TlsSettings) -> Result<Spoken, BadSetting> {
     let versions = match settings.min_version.as_str() {
         "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => {
             vec![&rustls::version::TLS13, &rustls::version::TLS12]
         }
         "VersionTLS13" => vec![&rustls::version::TLS13],
         other => {
-            let message =
-                format!("tlsMinVersion: {other:?} is not supported: use VersionTLS12 or VersionTLS13");
-            return Err(TlsError::Setting(message));
+            let problem = format!("{other:?} is not supported: use VersionTLS12 or VersionTLS13");
+            return Err(("tlsMinVersion", problem));
         }
     };
     if settings.cipher_suites.is_empty() && settings.curves.is_empty() {
@@ -328,12 +332,12 @@ fn allowed_protocols(settings: &TlsSettings) -> Result<Spoken, TlsError> {
         if provider.kx_groups.is_empty() {
             let known = tls_provider();
             let known = known.kx_groups.iter().map(|group| u16::from(group.name()).to_string());
-            let message = format!(
-                "tlsCurvePreferences: none of {:?} is supported: use one of {}",
+            let problem = format!(
+                "none of {:?} is supported: use one of {}",
                 settings.curves,
                 known.collect::<Vec<_>>().join(", ")
             );
-            return Err(TlsError::Setting(message));
+            return Err(("tlsCurvePreferences", problem));
         }
     }
     if settings.cipher_suites.is_empty() {
@@ -349,12 +353,12 @@ fn allowed_protocols(settings: &TlsSettings) -> Result<Spoken, TlsError> {
         let known = tls_provider();
         let known: Vec<String> =
             known.cipher_suites.iter().filter(|suite| suite.tls13().is_none()).map(name).collect();
-        let message = format!(
-            "tlsCipherSuites: none of {} is supported: use one of {}, or set tlsMinVersion: VersionTLS13",
+        let problem = format!(
+            "none of {} is supported: use one of {}, or set tlsMinVersion: VersionTLS13",
             settings.cipher_suites.join(", "),
             known.join(", ")
         );
-        return Err(TlsError::Setting(message));
+        return Err(("tlsCipherSuites", problem));
     }
     Ok((Arc::new(provider), versions))
 }
@@ -374,7 +378,8 @@ mod tests {
     fn curves_are_selected_or_the_valid_ones_listed() {
         let with = |curves: &[i32]| TlsSettings { curves: curves.to_vec(), ..TlsSettings::default() };
         let names = |settings: &TlsSettings| {
-            let (provider, _) = allowed_protocols(settings).map_err(|error| error.to_string())?;
+            let (provider, _) =
+                allowed_protocols(settings).map_err(|(field, problem)| field.to_owned() + &problem)?;
             Ok::<_, String>(
                 provider.kx_groups.iter().map(|group| u16::from(group.name())).collect::<Vec<_>>(),
             )
@@ -396,13 +401,11 @@ mod tests {
         assert_eq!(count(&settings("VersionTLS13", &[])).unwrap(), (all, 1));
         let one = settings("", &["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]);
         assert_eq!(count(&one).unwrap(), (4, 2), "three of TLS 1.3 and the one");
-        let none = count(&settings("", &["TLS_RSA_WITH_AES_128_CBC_SHA"])).unwrap_err().to_string();
-        assert!(
-            none.contains("tlsCipherSuites") && none.contains("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
-            "{none}"
-        );
+        let (field, none) = count(&settings("", &["TLS_RSA_WITH_AES_128_CBC_SHA"])).unwrap_err();
+        assert_eq!(field, "tlsCipherSuites");
+        assert!(none.contains("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"), "{none}");
         assert!(count(&settings("VersionTLS13", &["TLS_RSA_WITH_AES_128_CBC_SHA"])).is_ok());
-        assert!(count(&settings("1.3", &[])).unwrap_err().to_string().contains("VersionTLS13"));
+        assert!(count(&settings("1.3", &[])).unwrap_err().1.contains("VersionTLS13"));
     }
 
     #[tokio::test(start_paused = true)]

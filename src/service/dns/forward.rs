@@ -4,7 +4,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,6 +15,8 @@ use super::message::{Answer, Found, Query, Rcode, cut, read_answer};
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
+use crate::platform::rt::live::Live;
+use crate::pod::executor::PodSettings;
 use crate::pod::network::parse_resolv_conf;
 
 /// As many as the resolver of the C library reads.
@@ -34,8 +35,8 @@ const DNS_PORT: u16 = 53;
 
 /// Where the node's servers are found.
 pub(crate) struct ForwardConfig {
-    /// `None`: nothing is passed on.
-    pub resolv_conf: Option<PathBuf>,
+    /// Without a `resolvConf` nothing is passed on.
+    pub pods: Live<PodSettings>,
     /// The agent's own server, which is not asked.
     pub own: Vec<IpAddr>,
     /// For tests; 53 otherwise.
@@ -44,8 +45,8 @@ pub(crate) struct ForwardConfig {
 
 impl ForwardConfig {
     #[must_use]
-    pub(crate) fn new(resolv_conf: Option<PathBuf>, own: Vec<IpAddr>) -> Self {
-        Self { resolv_conf, own, port: DNS_PORT }
+    pub(crate) fn new(pods: Live<PodSettings>, own: Vec<IpAddr>) -> Self {
+        Self { pods, own, port: DNS_PORT }
     }
 }
 
@@ -135,7 +136,7 @@ impl Forwarder {
         if read.is_some_and(|read| read.elapsed() < REREAD) {
             return known;
         }
-        let path = self.config.resolv_conf.clone();
+        let path = self.config.pods.get().resolv_conf.clone();
         let text = rt::blocking("read resolv.conf", move || {
             path.and_then(|path| std::fs::read_to_string(path).ok())
         });
@@ -200,4 +201,26 @@ async fn by_stream(to: SocketAddr, query: &Query) -> std::io::Result<Vec<u8>> {
 pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
     [&length.to_be_bytes()[..], &message[..usize::from(length)]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::testing::TempDir;
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_are_those_of_the_file_that_is_set_now() {
+        rt::run_jobs_inline();
+        let directory = TempDir::new();
+        directory.put("stub", "nameserver 127.0.0.53\n");
+        directory.put("real", "nameserver 192.0.2.1\n");
+        let set =
+            |name: &str| PodSettings { resolv_conf: Some(directory.join(name)), ..PodSettings::default() };
+        let pods = Live::new(set("stub"));
+        let forwarder = Forwarder::new(ForwardConfig::new(pods.clone(), Vec::new()), Clock::System);
+        assert_eq!(forwarder.servers().await, ["127.0.0.53".parse::<IpAddr>().unwrap()]);
+        pods.set(set("real"));
+        tokio::time::advance(REREAD).await;
+        assert_eq!(forwarder.servers().await, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
+    }
 }

@@ -5,8 +5,10 @@ use super::forward::ForwardConfig;
 use super::message::{A, Found, read_answer};
 use super::*;
 use crate::platform::clock::Clock;
+use crate::platform::rt::live::Live;
 use crate::platform::sys::netlink::nftables::Family;
 use crate::platform::testing::TempDir;
+use crate::pod::executor::PodSettings;
 use crate::service::spec::{ServiceSpec, ServiceType};
 
 fn local<T>(test: impl Future<Output = T>) -> T {
@@ -92,7 +94,9 @@ async fn server(ip: IpAddr, port: u16, resolv_conf: &str) -> (Serving, Rc<DnsSer
         foreign_pods: RefCell::new(Rc::new(BTreeSet::new())),
         pod_ranges: Vec::new(),
     };
-    let config = ForwardConfig { port, ..ForwardConfig::new(Some(file.join("resolv.conf")), vec![ip]) };
+    let resolv_conf = Some(file.join("resolv.conf"));
+    let pods = Live::new(PodSettings { resolv_conf, ..PodSettings::default() });
+    let config = ForwardConfig { port, ..ForwardConfig::new(pods, vec![ip]) };
     let server = DnsServer::new(Rc::new(names), Forwarder::new(config, Clock::System));
     let serving = server.listen(&[ip]).await.unwrap();
     (serving, server, file)

@@ -43,7 +43,7 @@ fn fixture() -> Fixture {
         node_name: "box".to_owned(),
         api: Some("10.86.0.1:10250".parse().unwrap()),
         pod_ranges: vec!["10.86.0.0/24".parse().unwrap()],
-        resolv_conf: None,
+        pods: Live::default(),
         own_ports: vec![10_250],
     };
     Fixture { driver: Driver::new(config, parts), objects, statuses, notified }

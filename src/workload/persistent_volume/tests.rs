@@ -151,6 +151,9 @@ fn a_claim_that_has_used_its_directory_keeps_it() {
     node.environment.directories.insert(key(PersistentVolumeClaim, "default", "c"));
     node.apply(claim("c", json!({})));
     node.apply(volume("v", "1Gi", json!({})));
+    node.apply(volume("named", "1Gi", json!({"claimRef": {"name": "c", "namespace": "default"}})));
     node.pass();
     assert_eq!(bound(&node, "v"), is("Available", ""));
+    assert_eq!(bound(&node, "named"), is("Available", "c"));
+    assert!(node.get(PersistentVolumeClaim, "c")["spec"]["volumeName"].as_str().unwrap().starts_with("pvc-"));
 }

@@ -48,6 +48,27 @@ fn the_printed_file_reads_back_to_the_same_configuration() {
 }
 
 #[test]
+fn a_default_that_stands_for_more_is_not_printed_as_a_value() {
+    const PERIOD: &str = "crashLoopBackOff.maxContainerRestartPeriod";
+    let scratch = Scratch::new();
+    let file = scratch.config("c", "maxPods: 7\n");
+    let silent = resolved(&["--config", &file]);
+    let text = silent.to_yaml();
+    assert!(!text.contains("cgroupDriver") && !text.contains("crashLoopBackOff"), "{text}");
+    let again = resolved(&["--config", &scratch.write("again", &text)]);
+    assert!(["cgroupDriver", PERIOD].iter().all(|path| !again.provenance[*path].is_explicit()));
+    assert_eq!((again.changes_since(&silent.document(), &silent.document())), ConfigChanges::default());
+
+    let body = "maxPods: 7\ncgroupDriver: cgroupfs\ncrashLoopBackOff: {maxContainerRestartPeriod: 5m}\n";
+    let given = resolved(&["--config", &scratch.config("given", body)]);
+    assert!(given.to_yaml().contains("cgroupDriver: cgroupfs\n"), "{}", given.to_yaml());
+    let changes = given.changes_since(&silent.document(), &silent.document());
+    assert_eq!((changes.at_once, changes.at_restart), (vec![PERIOD], vec!["cgroupDriver"]));
+    let running = given.taken_over(&silent.document());
+    assert_eq!(field(&running, "cgroupDriver"), "\"cgroupfs\"", "as /configz shows it");
+}
+
+#[test]
 fn header_values_are_masked_in_every_configuration_output() {
     let scratch = Scratch::new();
     let file = scratch.config("c", "staticPodURLHeader: {Authorization: [Bearer hunter2]}\n");

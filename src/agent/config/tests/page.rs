@@ -43,6 +43,19 @@ fn page() -> String {
         let effect = if gates::is_fixed(name) { "locked to its default here" } else { "acts" };
         writeln!(text, "| `{name}` | {on} | {effect}{} |", gates::note(name)).unwrap();
     }
+    text.push_str("\n## Feature gates of other components\n\nAccepted with a warning:\n\n");
+    let mut width = 0;
+    for name in gates::others() {
+        let room = 115_usize.saturating_sub(name.len());
+        let separator = match width {
+            0 => "",
+            wide if wide > room => ",\n",
+            _ => ", ",
+        };
+        width = if separator == ",\n" { 0 } else { width + separator.len() } + name.len() + 2;
+        write!(text, "{separator}`{name}`").unwrap();
+    }
+    text.push('\n');
     text
 }
 

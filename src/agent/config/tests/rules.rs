@@ -72,6 +72,21 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
             "shutdownGracePeriod: 5s\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1}]",
             "shutdownGracePeriodByPodPriority",
         ),
+        ("featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriod: 30s", "shutdownGracePeriod"),
+        (
+            "featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriodCriticalPods: 5s",
+            "shutdownGracePeriod",
+        ),
+        (
+            "featureGates: {GracefulNodeShutdown: false}\n\
+             shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1}]",
+            "shutdownGracePeriodByPodPriority",
+        ),
+        (
+            "featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\n\
+             shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1}]",
+            "shutdownGracePeriodByPodPriority",
+        ),
         ("userNamespaces: {idsPerPod: 65537}", "userNamespaces.idsPerPod"),
         ("cgroupDriver: openrc", "cgroupDriver"),
         ("systemCgroups: /sys", "systemCgroups"),
@@ -117,6 +132,7 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
         ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "cpuManagerPolicyOptions"),
         ("cpuManagerReconcilePeriod: -1s", "cpuManagerReconcilePeriod"),
         ("cpuCFSQuotaPeriod: 2s", "cpuCFSQuotaPeriod"),
+        ("featureGates: {CustomCPUCFSQuotaPeriod: false}\ncpuCFSQuotaPeriod: 50ms", "cpuCFSQuotaPeriod"),
         ("memoryThrottlingFactor: 1.5", "memoryThrottlingFactor"),
         ("memoryReservationPolicy: TieredReservation", "memoryReservationPolicy"),
         ("memorySwap: {swapBehavior: UnlimitedSwap}", "memorySwap.swapBehavior"),
@@ -149,6 +165,49 @@ fn each_broken_rule_of_the_file_is_reported_at_its_field() {
             }
             other => panic!("{body}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn what_a_start_refuses_a_reload_does_too() {
+    let scratch = Scratch::new();
+    let cluster = scratch.config("kubeconfig", "");
+    let good = scratch.config("good", "");
+    for (body, expected) in [
+        ("authorization: {mode: Webhook}", "authorization.mode: Webhook requires a cluster"),
+        (
+            "authentication: {webhook: {enabled: true}}",
+            "authentication.webhook.enabled: true requires a cluster",
+        ),
+        ("tlsCipherSuites: [TLS_RSA_WITH_AES_128_CBC_SHA]", "tlsCipherSuites: none of"),
+        ("tlsCurvePreferences: [25]", "tlsCurvePreferences: none of"),
+        ("podCIDR: 10.0.0.0", "podCIDR: \"10.0.0.0\": must be address/length"),
+        (
+            "imageServiceEndpoint: unix:///run/i.sock",
+            "imageServiceEndpoint: \"unix:///run/i.sock\" cannot be used",
+        ),
+    ] {
+        let file = scratch.config("c", &format!("{body}\n"));
+        let checked = |more: &[&str]| {
+            let checked = resolved(&[&["--config", &file], more].concat()).check_start();
+            checked.map_err(|error| error.to_string())
+        };
+        let text = checked(&[]).unwrap_err();
+        assert!(text.contains(expected), "{text}");
+        // A running agent reads it again.
+        std::fs::copy(&good, &file).unwrap();
+        let read = resolved(&["--config", &file]).reader();
+        scratch.config("c", &format!("{body}\n"));
+        assert_eq!(read().unwrap_err(), text);
+        if text.contains("requires a cluster") {
+            assert_eq!(checked(&["--kubeconfig", &cluster]), Ok(()));
+        }
+        let without = if text.contains("podCIDR") || text.contains("imageServiceEndpoint") {
+            "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
+        } else {
+            "--enable-server=false"
+        };
+        assert_eq!(checked(&[without]), Ok(()));
     }
 }
 
@@ -282,12 +341,14 @@ fn dubious_values_warn_and_start() {
         "--cluster-dns=nope",
         "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA,TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
         "--feature-gates=NodeSwap=true",
+        "--tls-min-version=VersionTLS11",
     ]);
     for part in [
         "kubeletCgroups",
         "nope",
         "insecure cipher \"TLS_RSA_WITH_RC4_128_SHA\"",
         "GA feature gate NodeSwap",
+        "tlsMinVersion VersionTLS11 is not served",
         "Flag --kubelet-cgroups has been deprecated",
     ] {
         assert!(given.warnings.iter().any(|line| line.contains(part)), "{part}: {:?}", given.warnings);

@@ -3,10 +3,10 @@
 //!
 //! Owns those rules and the helpers that all rules share.
 
-use std::net::IpAddr;
 use std::path::Path;
 
 use super::check::Check;
+use super::node::parse_sloppy;
 use super::{resources, tls};
 use crate::agent::config::error::Findings;
 use crate::agent::config::fields::{ConfigTaint, KubeletConfiguration};
@@ -66,8 +66,12 @@ pub(in crate::agent::config) fn soft_warnings(config: &KubeletConfiguration) -> 
     for suite in config.tls_cipher_suites.iter().filter(|suite| tls::is_weak(suite)) {
         lines.push(format!("Use of insecure cipher {suite:?} detected"));
     }
+    let version = &config.tls_min_version;
+    if matches!(version.as_str(), "VersionTLS10" | "VersionTLS11") {
+        lines.push(format!("tlsMinVersion {version} is not served; the lowest version is VersionTLS12"));
+    }
     for server in &config.cluster_dns {
-        if server.parse::<IpAddr>().is_err() {
+        if parse_sloppy(server).is_none() {
             lines.push(format!("clusterDNS {server:?} is not an IP address; ignored"));
         }
     }
@@ -269,13 +273,12 @@ impl Check<'_> {
         if restart != GoDuration::from_secs(300) && !self.gates.enabled("KubeletCrashLoopBackOffMax") {
             self.findings.add(field, "requires feature gate KubeletCrashLoopBackOffMax");
         }
-        let period = config.cpu_cfs_quota_period;
-        self.duration_range(
-            "cpuCFSQuotaPeriod",
-            period,
-            GoDuration::from_nanos(1_000_000),
-            GoDuration::from_secs(1),
-        );
+        let (field, period) = ("cpuCFSQuotaPeriod", config.cpu_cfs_quota_period);
+        if self.gates.enabled("CustomCPUCFSQuotaPeriod") {
+            self.duration_range(field, period, GoDuration::from_nanos(1_000_000), GoDuration::from_secs(1));
+        } else if period != GoDuration::from_nanos(100_000_000) {
+            self.findings.add(field, format!("{period} requires feature gate CustomCPUCFSQuotaPeriod"));
+        }
         let strategy = &config.config_map_and_secret_change_detection_strategy;
         self.one_of("configMapAndSecretChangeDetectionStrategy", strategy, &["Get", "Cache", "Watch"]);
         for (index, sysctl) in config.allowed_unsafe_sysctls.iter().enumerate() {
@@ -304,6 +307,19 @@ impl Check<'_> {
     fn shutdown(&mut self) {
         let config = self.config;
         let (total, critical) = (config.shutdown_grace_period, config.shutdown_grace_period_critical_pods);
+        let by_priority = &config.shutdown_grace_period_by_pod_priority;
+        if !self.gates.enabled("GracefulNodeShutdown") {
+            if !total.is_zero() || !critical.is_zero() {
+                let problem = "specifying shutdownGracePeriod or shutdownGracePeriodCriticalPods requires feature gate \
+                               GracefulNodeShutdown; set both to 0s or the gate to true";
+                self.findings.add("shutdownGracePeriod", problem);
+            }
+            if !by_priority.is_empty() {
+                let problem = "requires feature gate GracefulNodeShutdown; remove it or set the gate to true";
+                self.findings.add("shutdownGracePeriodByPodPriority", problem);
+            }
+            return;
+        }
         for (field, value) in [("shutdownGracePeriod", total), ("shutdownGracePeriodCriticalPods", critical)]
         {
             if !value.is_zero() && value < GoDuration::from_secs(1) {
@@ -314,7 +330,6 @@ impl Check<'_> {
             let problem = format!("{critical} must not be more than shutdownGracePeriod {total}");
             self.findings.add("shutdownGracePeriodCriticalPods", problem);
         }
-        let by_priority = &config.shutdown_grace_period_by_pod_priority;
         if !by_priority.is_empty() && (!total.is_zero() || !critical.is_zero()) {
             let problem = "cannot be used together with shutdownGracePeriod; remove one of the two";
             self.findings.add("shutdownGracePeriodByPodPriority", problem);

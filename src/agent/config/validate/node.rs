@@ -207,7 +207,7 @@ fn is_unreachable(address: IpAddr) -> bool {
 }
 
 /// As old Go releases parse them: leading zeros in IPv4 octets are decimal.
-fn parse_sloppy(text: &str) -> Option<IpAddr> {
+pub(in crate::agent) fn parse_sloppy(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse() {
         return Some(address);
     }

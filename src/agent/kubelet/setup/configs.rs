@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::agent::config::{KubeletConfiguration, Origin, Resolved};
+use crate::agent::config::{KubeletConfiguration, Origin, Resolved, parse_sloppy, tls_settings};
 use crate::agent::kubelet::embedded::subnets;
 use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::services::{cluster_domain, name_servers};
 use crate::agent::kubelet::serving::{
-    self, ApiConfig, PodsAddress, ServingConfig, ServingError, address, names_for_pods, server_url,
-    serving_names,
+    self, ApiConfig, PodsAddress, ServingConfig, address, names_for_pods, server_url, serving_names,
 };
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
@@ -37,7 +36,7 @@ use crate::model::runtime_config::CgroupDriver;
 use crate::model::source::SourceSet;
 use crate::model::types::PodSource;
 use crate::node::NodeConfig;
-use crate::node::allocatable::{Reserved, count_cpus};
+use crate::node::allocatable::{Reserved, memory_of_pods};
 use crate::node::eviction::{EvictionConfig, ThresholdTexts, thresholds};
 use crate::node::image_gc::ImageLimits;
 use crate::node::shutdown::rules::{Period, periods};
@@ -56,7 +55,7 @@ use crate::pod::resources::{CgroupLayout, ResourceFlags};
 use crate::pod::users::NodeIds;
 use crate::pod::volume::VolumeConfig;
 use crate::pod::workers::{DeadLimits, PodWorkerConfig};
-use crate::runtime::docker::DockerConfig;
+use crate::runtime::docker::{DockerConfig, DockerLogs};
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::SubnetError;
@@ -64,7 +63,7 @@ use crate::runtime::embedded::runtime::{EmbeddedConfig, OWN_PROGRAM};
 use crate::serve::accounts::AccountsConfig;
 use crate::serve::server::answer::SystemLogs;
 use crate::serve::server::report::ApiReport;
-use crate::serve::server::tls::{Source, TlsSettings};
+use crate::serve::server::tls::Source;
 use crate::store::{Loaded, meta};
 
 /// Upstream's initial back-off of a crash-looping container.
@@ -79,7 +78,7 @@ pub(crate) fn runtimes(resolved: &Resolved) -> RuntimesConfig {
         endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
         embedded: embedded(resolved),
-        docker: docker(resolved),
+        docker: docker(resolved, Live::new(docker_logs(resolved))),
     }
 }
 
@@ -112,12 +111,13 @@ pub(crate) fn embedded(resolved: &Resolved) -> Result<EmbeddedConfig, SubnetErro
 }
 
 /// What a Docker Engine gets from the agent.
-pub(crate) fn docker(resolved: &Resolved) -> DockerConfig {
+pub(super) fn docker(resolved: &Resolved, log: Live<DockerLogs>) -> DockerConfig {
+    DockerConfig { network: embedded(resolved).ok().map(|embedded| embedded.network), log }
+}
+
+pub(super) fn docker_logs(resolved: &Resolved) -> DockerLogs {
     let LogLimits { max_bytes, max_files } = log_rotation(resolved).limits;
-    DockerConfig {
-        network: embedded(resolved).ok().map(|embedded| embedded.network),
-        log: (max_bytes > 0).then_some((max_bytes, max_files)),
-    }
+    (max_bytes > 0).then_some((max_bytes, max_files))
 }
 
 /// The configured cgroup driver, otherwise the one that suits the machine: a unified tree has a single
@@ -143,7 +143,7 @@ pub(crate) fn cgroups(kubelet: &KubeletConfiguration) -> (CgroupLayout, CgroupCo
 }
 
 /// How resources are translated to cgroup values.
-fn resource_flags(resolved: &Resolved, cgroup_v2: bool, allocatable: i64) -> ResourceFlags {
+fn resource_flags(resolved: &Resolved, cgroup_v2: bool, memory: i64) -> ResourceFlags {
     let kubelet = &resolved.kubelet;
     #[expect(clippy::cast_possible_truncation, reason = "at most a million")]
     let throttling = (kubelet.memory_throttling_factor * 1e6) as i64;
@@ -154,7 +154,7 @@ fn resource_flags(resolved: &Resolved, cgroup_v2: bool, allocatable: i64) -> Res
         single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!cgroup_v2),
         limited_swap: kubelet.memory_swap_swap_behavior == "LimitedSwap",
         pod_pids_limit: Some(kubelet.pod_pids_limit).filter(|limit| *limit > 0),
-        memory_qos: resolved.feature_gates.enabled("MemoryQoS").then_some((throttling, allocatable)),
+        memory_qos: resolved.feature_gates.enabled("MemoryQoS").then_some((throttling, memory)),
     }
 }
 
@@ -168,7 +168,7 @@ fn reservations(resolved: &Resolved) -> ResourcesConfig<'_> {
     if !kubelet.reserved_system_cpus.is_empty() {
         // Reserved CPUs by number replace both reservations (upstream).
         reserved.kube.remove("cpu");
-        let cpus = Quantity::from_units(count_cpus(&kubelet.reserved_system_cpus));
+        let cpus = Quantity::from_units(node::count_cpus(&kubelet.reserved_system_cpus));
         reserved.system.insert("cpu".to_owned(), cpus);
     }
     let ignores_eviction = resolved.flags.experimental_allocatable_ignore_eviction;
@@ -208,6 +208,7 @@ pub(super) fn executor(
     let root = &resolved.flags.root_dir;
     let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
     let resources = resources::measure(reservations(resolved))?;
+    let memory = memory_of_pods(&resources.capacity, &reservations(resolved).reserved);
     let (layout, cgroup) = cgroups(kubelet);
     let reads_cdi = resolved.owns_pod_network();
     Ok(ExecutorConfig {
@@ -217,7 +218,7 @@ pub(super) fn executor(
         seccomp_dir: root.join("seccomp"),
         node_name: resolved.node_name.clone(),
         node_ips: node_ips(resolved.node_ips.clone(), &own_ranges(resolved)),
-        resources: resource_flags(resolved, cgroup.v2, resources.allocatable.memory_bytes),
+        resources: resource_flags(resolved, cgroup.v2, memory),
         capacity: resources.capacity,
         allocatable: resources.allocatable,
         layout,
@@ -237,7 +238,8 @@ pub(super) fn executor(
 /// Settings of pods that a running agent takes over.
 pub(super) fn pods(resolved: &Resolved, services: Option<&ServiceRanges>) -> PodSettings {
     let kubelet = &resolved.kubelet;
-    let mut cluster_dns = kubelet.cluster_dns.clone();
+    let addresses = kubelet.cluster_dns.iter().filter_map(|server| parse_sloppy(server));
+    let mut cluster_dns = addresses.map(|ip| ip.to_string()).collect();
     name_servers(&mut cluster_dns, resolved, services);
     PodSettings {
         cluster_dns,
@@ -280,7 +282,9 @@ pub(super) fn workers(resolved: &Resolved, node_ips: Vec<String>) -> PodWorkerCo
         // Upstream: a maximum below the initial back-off is also the initial one.
         limits: BackOffLimits { initial: first.min(longest), max: longest },
         dead: DeadLimits {
-            per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container).unwrap_or(1),
+            // As upstream, a negative number is no limit.
+            per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container)
+                .unwrap_or(usize::MAX),
             of_node: usize::try_from(resolved.flags.maximum_dead_containers).ok(),
             minimum_age: resolved.flags.minimum_container_ttl_duration.to_std(),
         },
@@ -466,23 +470,17 @@ pub(super) fn accounts(resolved: &Resolved) -> AccountsConfig {
 }
 
 /// The servers that the configuration enables.
-pub(super) fn serving(
-    resolved: &Resolved,
-    reviews: Option<&Rc<Reviews>>,
-) -> Result<ServingConfig, ServingError> {
+pub(super) fn serving(resolved: &Resolved, reviews: Option<&Rc<Reviews>>) -> ServingConfig {
     let kubelet = &resolved.kubelet;
     let at = |host: &str, port: i32| (port > 0).then(|| address(host, port));
-    let serves = kubelet.enable_server;
-    Ok(ServingConfig {
+    let api_at = address(&kubelet.address, kubelet.port);
+    ServingConfig {
         health: at(&kubelet.healthz_bind_address, kubelet.healthz_port),
-        read_only: at(&kubelet.address, kubelet.read_only_port).filter(|_| serves),
-        api: if serves {
-            Some(api(resolved, address(&kubelet.address, kubelet.port), reviews)?)
-        } else {
-            None
-        },
+        // As upstream, whether `enableServer` is set or not.
+        read_only: at(&kubelet.address, kubelet.read_only_port),
+        api: kubelet.enable_server.then(|| api(resolved, api_at, reviews)),
         pods: pods_address(resolved),
-    })
+    }
 }
 
 /// Where pods of the built-in network reach the API, unless they do at its own address.
@@ -498,19 +496,8 @@ pub(super) fn pods_address(resolved: &Resolved) -> Option<PodsAddress> {
     (gateway != own.ip()).then_some(PodsAddress { at, subnets })
 }
 
-fn api(
-    resolved: &Resolved,
-    at: SocketAddr,
-    reviews: Option<&Rc<Reviews>>,
-) -> Result<ApiConfig, ServingError> {
+fn api(resolved: &Resolved, at: SocketAddr, reviews: Option<&Rc<Reviews>>) -> ApiConfig {
     let kubelet = &resolved.kubelet;
-    let access = serving::access(kubelet, reviews)?;
-    let settings = TlsSettings {
-        min_version: kubelet.tls_min_version.clone(),
-        cipher_suites: kubelet.tls_cipher_suites.clone(),
-        curves: kubelet.tls_curve_preferences.clone(),
-    };
-    settings.check()?;
     let (directory, node_name) = (resolved.flags.cert_dir.clone(), resolved.node_name.clone());
     let source = match file(&kubelet.tls_cert_file) {
         Some(certificate) => Source::Files { certificate, key: kubelet.tls_private_key_file.as_str().into() },
@@ -525,9 +512,9 @@ fn api(
             ),
         },
     };
-    Ok(ApiConfig {
+    ApiConfig {
         at,
-        access,
+        access: serving::access(kubelet, reviews),
         anonymous: kubelet.authentication_anonymous_enabled,
         debugging: kubelet.enable_debugging_handlers,
         system_logs: match (kubelet.enable_system_log_handler, kubelet.enable_system_log_query) {
@@ -540,8 +527,8 @@ fn api(
         client_ca: file(&kubelet.authentication_x509_client_ca_file),
         tokens: resolved.flags.token_auth_file.clone(),
         source: serving::cluster_source(resolved, source),
-        settings,
-    })
+        settings: tls_settings(kubelet),
+    }
 }
 
 /// The address of the API for clients on this machine, and the directory of its authority.
@@ -557,6 +544,42 @@ pub(super) fn api_report(resolved: &Resolved) -> ApiReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::config::{Environment, Invocation, parse};
+
+    fn resolved(words: &[&str]) -> Resolved {
+        let words: Vec<_> = words.iter().map(Into::into).collect();
+        match parse(&words, &Environment { hostname: "edge".to_owned() }) {
+            Ok(Invocation::Run(resolved)) => *resolved,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_addresses_become_dns_servers_of_pods() {
+        let given = resolved(&["--cluster-dns=nope,10.0.0.10,010.1.0.10,fd00::a"]);
+        assert_eq!(pods(&given, None).cluster_dns, ["10.0.0.10", "10.1.0.10", "fd00::a"]);
+    }
+
+    #[test]
+    fn read_only_port_is_open_without_the_server() {
+        let given = resolved(&["--enable-server=false", "--read-only-port=10255"]);
+        let config = serving(&given, None);
+        assert!(config.api.is_none());
+        assert_eq!(config.read_only, Some("127.0.0.1:10255".parse().unwrap()));
+    }
+
+    #[test]
+    fn negative_number_of_dead_containers_is_no_limit() {
+        let of = |flag: &str| workers(&resolved(&[flag]), Vec::new()).dead.per_container;
+        let flag = "--maximum-dead-containers-per-container";
+        assert_eq!((of(&format!("{flag}=0")), of(&format!("{flag}=-1"))), (0, usize::MAX));
+    }
+
+    #[test]
+    fn log_limits_are_for_docker_as_configured_now() {
+        let given = resolved(&["--container-log-max-size=1Mi", "--container-log-max-files=3"]);
+        assert_eq!(docker_logs(&given), Some((1 << 20, 3)));
+    }
 
     #[test]
     fn cgroup_driver_is_the_configured_one_or_detected() {

@@ -125,6 +125,7 @@ impl<R: Runtime> AgentParts<R> {
             events: &self.events,
             clock: &self.clock,
             view: &self.view,
+            pods: &self.pods,
             node_ips: &self.node_ips,
             has_pods,
         };

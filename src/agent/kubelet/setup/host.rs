@@ -24,6 +24,10 @@ const KERNEL_PARAMETERS: [(&str, &str); 6] = [
 /// As the kubelet words it: operators search for these sentences.
 const CGROUP_V1: &str = "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and \
      will be removed in a future release";
+const SINGLE_OOM_KILL: &str =
+    "singleProcessOOMKill must not be explicitly set to false when using cgroup v1; remove it";
+const LIMITED_SWAP: &str = "memorySwap.swapBehavior: swap feature is enabled and LimitedSwap but it is only supported \
+     with cgroupv2; set NoSwap";
 const SWAP_ON: &str = "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false. /proc/swaps contained";
 
 /// Checks the machine, and puts it into the state that the configuration asks for.
@@ -46,6 +50,12 @@ pub(super) fn prepare(resolved: &Resolved) -> Result<(), SetupError> {
 fn check_host(kubelet: &KubeletConfiguration, cgroup_v2: bool, swaps: &str) -> Result<(), String> {
     if kubelet.fail_cgroup_v1 && !cgroup_v2 {
         return Err(CGROUP_V1.to_owned());
+    }
+    if !cgroup_v2 && kubelet.single_process_oom_kill == Some(false) {
+        return Err(SINGLE_OOM_KILL.to_owned());
+    }
+    if !cgroup_v2 && kubelet.memory_swap_swap_behavior == "LimitedSwap" {
+        return Err(LIMITED_SWAP.to_owned());
     }
     // The first line is the header; swap in memory does not count (upstream).
     let is_tmpfs = |line: &&str| line.split_whitespace().nth(1) == Some("tmpfs");
@@ -163,6 +173,23 @@ mod tests {
         kubelet.fail_cgroup_v1 = true;
         assert_eq!(check_host(&kubelet, false, ""), Err(CGROUP_V1.to_owned()));
         assert_eq!(check_host(&kubelet, true, ""), Ok(()));
+    }
+
+    #[test]
+    fn what_needs_cgroup_v2_is_refused_on_v1() {
+        let shared =
+            KubeletConfiguration { single_process_oom_kill: Some(false), ..KubeletConfiguration::default() };
+        let swapping = KubeletConfiguration {
+            memory_swap_swap_behavior: "LimitedSwap".to_owned(),
+            ..KubeletConfiguration::default()
+        };
+        for (kubelet, why) in [(&shared, SINGLE_OOM_KILL), (&swapping, LIMITED_SWAP)] {
+            assert_eq!(check_host(kubelet, true, ""), Ok(()));
+            assert_eq!(check_host(kubelet, false, ""), Err(why.to_owned()));
+        }
+        let single =
+            KubeletConfiguration { single_process_oom_kill: Some(true), ..KubeletConfiguration::default() };
+        assert_eq!(check_host(&single, false, ""), Ok(()));
     }
 
     #[test]

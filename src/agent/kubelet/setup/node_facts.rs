@@ -9,6 +9,7 @@ use crate::agent::config::{KubeletConfiguration, Resolved};
 use crate::agent::kubelet::embedded;
 use crate::model::cidr::Cidr;
 use crate::model::node_changes::Taint;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::node::allocatable::capacity;
 use crate::node::object::{NodeState, node_uid};
@@ -133,13 +134,60 @@ pub(in crate::agent::kubelet) fn configured_taints(kubelet: &KubeletConfiguratio
 
 /// `--node-ip`, otherwise the addresses of the default routes, otherwise those of the interfaces, but for those that the
 /// agent itself gives them.
-pub(super) fn node_ips(mut ips: Vec<IpAddr>, own: &[Cidr]) -> Vec<String> {
-    if ips.is_empty() {
-        ips = node::default_route_addresses();
-    }
-    if ips.is_empty() {
-        let is_own = |ip: &IpAddr| own.iter().any(|range| range.contains(*ip));
-        ips = node::addresses().into_iter().filter(|ip| !is_own(ip)).take(1).collect();
-    }
+pub(super) fn node_ips(given: Vec<IpAddr>, own: &[Cidr]) -> Vec<String> {
+    let is_own = |ip: &IpAddr| own.iter().any(|range| range.contains(*ip));
+    let interfaces = || node::addresses().into_iter().filter(|ip| !is_own(ip)).collect::<Vec<_>>();
+    let ips = chosen_ips(given, node::default_route_addresses, &interfaces);
     ips.iter().map(ToString::to_string).collect()
+}
+
+/// An unspecified address only says which family comes first (upstream: `nodestatus.NodeAddress`).
+fn chosen_ips(
+    mut given: Vec<IpAddr>,
+    routes: fn() -> Vec<IpAddr>,
+    interfaces: &dyn Fn() -> Vec<IpAddr>,
+) -> Vec<IpAddr> {
+    let is_ipv6_first = given.first().is_some_and(|ip| ip.is_unspecified() && ip.is_ipv6());
+    given.retain(|ip| !ip.is_unspecified());
+    if !given.is_empty() {
+        return given;
+    }
+    let (mut ips, mut limit) = (routes(), usize::MAX);
+    if ips.is_empty() {
+        ips = interfaces();
+        limit = 1;
+    }
+    ips.order_by_key(|ip| ip.is_ipv6() != is_ipv6_first);
+    ips.truncate(limit);
+    ips
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ips(text: &str) -> Vec<IpAddr> {
+        text.split_whitespace().map(|ip| ip.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn an_unspecified_node_ip_chooses_the_family_only() {
+        let chosen = |given: &str, routes: fn() -> Vec<IpAddr>, interfaces: &str| {
+            chosen_ips(ips(given), routes, &|| ips(interfaces))
+        };
+        let both: fn() -> Vec<IpAddr> = || ips("192.0.2.1 2001:db8::1");
+        for (given, expected) in [
+            ("", "192.0.2.1 2001:db8::1"),
+            ("0.0.0.0", "192.0.2.1 2001:db8::1"),
+            ("::", "2001:db8::1 192.0.2.1"),
+            ("198.51.100.1", "198.51.100.1"),
+        ] {
+            assert_eq!(chosen(given, both, "10.0.0.1"), ips(expected), "{given}");
+        }
+        let only_v4: fn() -> Vec<IpAddr> = || ips("192.0.2.1");
+        assert_eq!(chosen("::", only_v4, "2001:db8::2"), ips("192.0.2.1"), "a route comes before a family");
+        for (given, expected) in [("", "10.0.0.1"), ("0.0.0.0", "10.0.0.1"), ("::", "2001:db8::2")] {
+            assert_eq!(chosen(given, Vec::new, "10.0.0.1 10.0.0.2 2001:db8::2"), ips(expected), "{given}");
+        }
+    }
 }

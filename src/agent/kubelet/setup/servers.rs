@@ -60,7 +60,7 @@ impl<R: Runtime> AgentParts<R> {
         let (delegate, facts) =
             local_node::local_api(state, images, devices, in_use, &node, parts, writes, access);
         let reviews = serving::reviews(resolved, &self.clock);
-        let config = configs::serving(resolved, reviews.as_ref())?;
+        let config = configs::serving(resolved, reviews.as_ref());
         let parts = ServingParts {
             node: &node,
             delegate: &delegate,

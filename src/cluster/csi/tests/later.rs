@@ -154,26 +154,52 @@ fn a_volume_that_has_grown_is_resized_on_the_node() {
     });
 }
 
+/// What pod `u1` has of a disk.
+fn disk(world: &CsiWorld, secret: &Value) -> CsiVolume {
+    CsiVolume {
+        pod: claimed("u1").pod_ref(),
+        realm: Realm::Cluster,
+        account: String::new(),
+        name: "data".to_owned(),
+        claim: "data".to_owned(),
+        source: json!({"driver": "kubernetes.io/iscsi", "volumeHandle": "nas:iqn:1", "secretRef": secret}),
+        claimed: world.claims.0.borrow().clone(),
+        read_only: false,
+        fs_group: None,
+        target: world.scratch.join("pods/u1/volumes/kubernetes.io~iscsi/pv-1"),
+        is_again: false,
+    }
+}
+
+#[test]
+fn a_disk_of_a_running_pod_is_in_use_after_a_restart() {
+    in_world(async |mut world| {
+        world.bind(false);
+        world.online.set(false);
+        let (disk, name) = (disk(&world, &Value::Null), "kubernetes.io/iscsi/nas:iqn:1");
+        let pod_dir = world.scratch.join("pods/u1");
+        std::fs::create_dir_all(disk.target.parent().unwrap()).unwrap();
+        Rc::clone(&world.csi).attach(disk).await.unwrap();
+        for _ in 0..2 {
+            world.restart().await;
+            assert_eq!(world.node.volumes_in_use(), [name], "before the first status is posted");
+            world.node.drop_answers().await;
+        }
+        Rc::clone(&world.csi).forget(&pod_dir);
+        assert_eq!(world.node.volumes_in_use(), [""; 0]);
+        world.restart().await;
+        std::fs::remove_dir_all(pod_dir).unwrap();
+        world.restart().await;
+        assert_eq!(world.node.volumes_in_use(), [""; 0], "the pod has gone without the agent");
+    });
+}
+
 #[test]
 fn a_disk_waits_for_the_controller_and_has_its_secret_offline() {
     in_world(async |mut world| {
         world.bind(false);
-        let pod = claimed("u1");
-        let wanted = |is_again: bool| CsiVolume {
-            pod: pod.pod_ref(),
-            realm: Realm::Cluster,
-            account: String::new(),
-            name: "data".to_owned(),
-            claim: "data".to_owned(),
-            source: json!({"driver": "kubernetes.io/iscsi", "volumeHandle": "nas:iqn:1",
-                "secretRef": {"name": "key", "namespace": "storage"}}),
-            claimed: world.claims.0.borrow().clone(),
-            read_only: false,
-            fs_group: None,
-            target: world.scratch.join("pods/u1/volumes/kubernetes.io~iscsi/pv-1"),
-            is_again,
-        };
-        let (first, again) = (wanted(false), wanted(true));
+        let first = disk(&world, &json!({"name": "key", "namespace": "storage"}));
+        let again = CsiVolume { is_again: true, ..first.clone() };
         let attach = async |world: &CsiWorld| Rc::clone(&world.csi).attach(first.clone()).await;
         let error = attach(&world).await.unwrap_err();
         assert!(error.contains("has not been added to the list of VolumesInUse"), "{error}");

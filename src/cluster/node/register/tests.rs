@@ -68,6 +68,20 @@ fn a_cloud_controller_initializes_the_node() {
 }
 
 #[test]
+fn an_unspecified_node_ip_is_not_provided_to_the_cloud() {
+    for node_ip in ["0.0.0.0", "::"] {
+        let cloud = RegisterConfig { has_cloud: true, node_ip: node_ip.to_owned(), ..config() };
+        let node = initial_node(&state(), &cloud);
+        assert_eq!(node["metadata"]["annotations"], json!({CONTROLLER_ATTACHES: "true"}));
+        assert_eq!(node["status"]["addresses"][0]["address"], "10.0.0.1");
+        let mut stale = node.clone();
+        stale["metadata"]["annotations"][PROVIDED_NODE_IP] = json!("0.0.0.0");
+        let patch = reconcile(&stale, &state(), &cloud).unwrap();
+        assert_eq!(patch, json!({"metadata": {"annotations": {PROVIDED_NODE_IP: null}}}));
+    }
+}
+
+#[test]
 fn labels_of_others_are_left_alone() {
     let mut node = initial_node(&state(), &config());
     node["metadata"]["labels"] = json!({"kubernetes.io/hostname": "n1", "kubernetes.io/os": "plan9",

@@ -57,14 +57,15 @@ fn a_claim_follows_its_volume() {
     let local = volume(&json!({"local": {"path": "/disk"}, "nodeAffinity": affinity("box"),
         "accessModes": ["ReadWriteOncePod"]}));
     let found = bound(&claim(), &local).unwrap();
-    assert_eq!(found.source, ClaimedSource::Local { path: "/disk".to_owned() });
+    assert_eq!(found.source, ClaimedSource::Local { path: "/disk".to_owned(), fs_type: String::new() });
     assert_eq!((found.name.as_str(), found.single_pod, found.read_only), ("pv-1", true, false));
     assert_eq!(
         bound(&claim(), &changed(local, "/spec/nodeAffinity", affinity("other"))).unwrap_err(),
         "MountVolume.NodeAffinity check failed for volume \"pv-1\" : no matching NodeSelectorTerms"
     );
-    let host = bound(&claim(), &volume(&json!({"hostPath": {"path": "/srv"}}))).unwrap();
-    assert_eq!((host.source, host.single_pod), (ClaimedSource::HostPath { path: "/srv".to_owned() }, false));
+    let host = bound(&claim(), &volume(&json!({"hostPath": {"path": "/srv", "type": "Directory"}}))).unwrap();
+    let source = ClaimedSource::HostPath { path: "/srv".to_owned(), type_: "Directory".to_owned() };
+    assert_eq!((host.source, host.single_pod), (source, false));
     let nfs =
         json!({"nfs": {"server": "nas", "path": "/e", "readOnly": true}, "mountOptions": ["nolock", "soft"]});
     let nfs = volume(&nfs);

@@ -72,6 +72,10 @@ fn a_claim_and_a_volume_name_each_other() {
     let other = claim("a", json!({}));
     let of_it = json!({"claimRef": {"name": "a", "namespace": "ns"}});
     assert_eq!(bound(&other, &v(of_it), None, false), Binding::Volume("v".to_owned()));
+    let of_it = json!({"claimRef": {"name": "a", "namespace": "ns"}});
+    assert_eq!(bound(&other, &v(of_it), None, true), Binding::Directory, "it has data");
+    let of_it = json!({"claimRef": {"name": "a", "namespace": "ns", "uid": other.uid}});
+    assert_eq!(bound(&other, &v(of_it), None, true), Binding::Volume("v".to_owned()), "it is bound");
     let earlier = json!({"claimRef": {"name": "a", "namespace": "ns", "uid": "earlier"}});
     assert_eq!(bound(&other, &v(earlier), None, false), Binding::Directory);
     let small =

@@ -217,6 +217,40 @@ fn a_claimed_volume_is_staged_with_the_secrets_of_the_node() {
 }
 
 #[test]
+fn a_pod_that_ends_while_its_volume_is_staged_waits_for_it() {
+    alone(async |world| {
+        world.driver.borrow_mut().capabilities = vec![STAGE_UNSTAGE];
+        let gate = Rc::new(tokio::sync::Notify::new());
+        world.driver.borrow_mut().gate = Some(("/NodeStageVolume", Rc::clone(&gate)));
+        world.put_driver(&json!({"attachRequired": false}));
+        let one = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+            "csi": {"driver": DRIVER, "volumeHandle": "h1"}});
+        world.put(ObjectKind::PersistentVolume, "", "pv-1", &one);
+        let claim = json!({"accessModes": ["ReadWriteOnce"], "volumeName": "pv-1",
+            "resources": {"requests": {"storage": "1Gi"}}});
+        world.put(ObjectKind::PersistentVolumeClaim, "ns", "data", &claim);
+        world.register().await;
+        let staging = world.csi.drivers().staging(DRIVER, "h1");
+        let pod = claimed("u1");
+        tokio::select! {
+            _ = world.volumes.ensure(&pod) => panic!("it waits for the driver"),
+            () = until(|| staging.exists()) => {}
+        }
+        let uid = PodUid::from("u1");
+        let early = chain(&world.volumes.tear_down(&uid).await.unwrap_err());
+        let why = "UnmountVolume.TearDown failed for volume \"pv-1\" : it is still being mounted";
+        assert_eq!(early, why);
+        gate.notify_one();
+        until(|| world.driver.borrow().published.is_some()).await;
+        until(|| world.csi.mounting(&world.scratch.join("pods/u1")).is_none()).await;
+        world.calls();
+        world.remove("u1").await;
+        assert_eq!(world.calls(), ["NodeUnpublishVolume", "NodeUnstageVolume"]);
+        assert!(!world.scratch.join("pods/u1").exists() && !staging.exists());
+    });
+}
+
+#[test]
 fn a_volume_without_its_driver_holds_up_no_other() {
     alone(async |world| {
         world.put_driver(&json!({"volumeLifecycleModes": ["Ephemeral"]}));

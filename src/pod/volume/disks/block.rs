@@ -149,7 +149,7 @@ impl BlockHost {
     }
 
     /// What `blkid` finds; `None` when that is nothing.
-    fn format_of(&self, device: &str) -> Result<Option<String>, String> {
+    pub(super) fn format_of(&self, device: &str) -> Result<Option<String>, String> {
         let arguments = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device];
         let (code, text) = self.run("blkid", &arguments)?;
         // A device that it cannot read is status 2, too, with a message.

@@ -333,3 +333,79 @@ fn an_fc_disk_is_mounted_and_removed() {
     assert!(!place.exists());
     assert_eq!(std::fs::read_to_string(node.fake.path("sys/block/sda/device/delete")).unwrap(), "1");
 }
+
+#[test]
+fn a_hanging_target_does_not_hold_up_pods_of_others() {
+    let (node, volumes) = (DiskNode::new(), iscsi(&json!({})));
+    let other = iscsi(&json!({"targetPortal": "10.0.0.2", "iqn": "iqn.2001-04.com.example:other"}));
+    let tear_down = async |volumes: &Volumes, uid: &str| {
+        let done = volumes.tear_down(&PodUid::from(uid)).await;
+        while !volumes.remote_jobs.borrow().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        done.map_err(|error| error.to_string())
+    };
+    run(async {
+        let agent = node.volumes();
+        agent.ensure(&pod("u1", &volumes)).await.unwrap();
+        node.fake.write("fail", "--login");
+        agent.ensure(&pod("u2", &other)).await.unwrap_err();
+        let held = agent.disks.lock(&node.place()).try_lock_owned().unwrap();
+        assert_eq!(tear_down(&agent, "u2").await, Ok(()), "its target is another one");
+        drop(held);
+        node.fake.write("fail", "--login\nnode -p 10.0.0.1:3260");
+        agent.ensure(&pod("u3", &other)).await.unwrap_err();
+        tear_down(&agent, "u1").await.unwrap_err();
+        assert_eq!(tear_down(&agent, "u3").await, Ok(()), "what fails is another pod's");
+        tear_down(&node.volumes(), "u1").await.unwrap_err();
+        node.fake.write("fail", "");
+        assert_eq!(tear_down(&node.volumes(), "u1").await, Ok(()));
+        assert!(!node.place().exists());
+    });
+}
+
+#[test]
+fn a_local_block_device_is_mounted_once_and_bound() {
+    let node = DiskNode::new();
+    std::fs::create_dir_all(node.fake.path("dev")).unwrap();
+    let device = node.fake.path("dev/usb");
+    // Of a loop device that is not there: the programs are fakes.
+    let made = std::process::Command::new("mknod").arg(&device).args(["b", "7", "251"]).status().unwrap();
+    assert!(made.success());
+    node.fake.write("blkid", "echo TYPE=xfs; exit 0");
+    let source = ClaimedSource::Local { path: device.to_string_lossy().into_owned(), fs_type: String::new() };
+    let claimed = ClaimedVolume {
+        name: "pv-1".to_owned(),
+        source,
+        mount_options: vec!["noatime".to_owned(), "discard".to_owned()],
+        supplemental_group: None,
+        read_only: false,
+        single_pod: false,
+        owner: String::new(),
+    };
+    let ensure = |uid: &str| {
+        let (pod, dir) = (pod(uid, &json!([])), node.fake.path("root/pods").join(uid));
+        let volume = (claimed.clone(), ("data".to_owned(), false));
+        run(node.volumes().ensure_claim(&pod, &dir, "data", volume.0, volume.1))
+    };
+    node.fake.write("fail", "mount -t");
+    let error = ensure("u1").unwrap_err().to_string();
+    assert!(error.contains("exit status 8: broken"), "{error}");
+    node.fake.write("fail", "");
+    node.fake.forget_calls();
+    let first = ensure("u1").unwrap().host_path;
+    assert_eq!(first, node.fake.path("root/pods/u1/volumes/kubernetes.io~local-volume/pv-1"));
+    std::fs::write(first.join("rows"), "x").unwrap();
+    assert!(ensure("u2").unwrap().host_path.join("rows").exists());
+    assert_eq!(node.fake.calls("mount -t xfs -o discard,noatime,defaults /dev/usb").len(), 1);
+    let place = node.fake.path("root/plugins/kubernetes.io/local-volume/mounts/pv-1");
+    tear_down(&node.volumes(), "u1").unwrap();
+    assert!(place.join("rows").exists() && node.mounts().len() == 2);
+    let agent = node.volumes();
+    let attempt = agent.disks.lock(&place).try_lock_owned().unwrap();
+    tear_down(&agent, "u2").unwrap();
+    assert!(place.join("rows").exists() && agent.may_have_orphans(), "another pod's attempt");
+    drop(attempt);
+    run(agent.clean_orphans(&BTreeSet::new()));
+    assert!(!place.exists() && node.mounts().is_empty() && !agent.may_have_orphans());
+}

@@ -13,7 +13,11 @@ fn inspected(state: &Value) -> Option<ObservedContainer> {
     let object = json!({
         "Id": "c1", "Name": "/k8s_main_web_ns_u1_3", "Created": "2026-11-28T12:42:02.5Z", "State": state,
         "LogPath": "/d/c1-json.log", "Config": { "Labels": labels(CONTAINER) },
-        "Mounts": [{ "Source": "/srv", "Destination": "/data" }],
+        "Mounts": [{ "Source": "/srv", "Destination": "/data" }, { "Source": "/srv", "Destination": "/other" }],
+        "HostConfig": { "Mounts": [
+            { "Target": "/data/", "BindOptions": { "ReadOnlyForceRecursive": true } },
+            { "Target": "/other", "BindOptions": { "ReadOnlyNonRecursive": true } },
+        ] },
     });
     let image = ImageNames { name: "n".to_owned(), reference: "r".to_owned() };
     container_from_inspection(&object, image)
@@ -68,6 +72,17 @@ fn the_state_of_a_container_says_how_it_ended() {
     assert_eq!((found.state, found.finished_at.is_zero()), (ContainerStateKind::Running, true));
     assert_eq!((found.log_path.as_str(), found.hash.as_str()), ("/d/c1-json.log", "h"));
     assert_eq!(found.mounts[0].host_path, "/srv");
+    assert!(found.mounts[0].recursive_read_only && !found.mounts[1].recursive_read_only);
+}
+
+#[test]
+fn a_runtime_says_whether_it_has_recursive_read_only_mounts() {
+    let runtime =
+        |features: &str| json!({ "status": { "org.opencontainers.runtime-spec.features": features } });
+    assert!(has_recursive_read_only(&runtime(r#"{"mountOptions":["ro","rro"]}"#)));
+    assert!(!has_recursive_read_only(&runtime(r#"{"mountOptions":["ro"]}"#)));
+    // The engine refuses it.
+    assert!(!has_recursive_read_only(&json!({ "runtimeType": "io.containerd.x.v1" })));
 }
 
 #[test]

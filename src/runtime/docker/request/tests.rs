@@ -55,6 +55,7 @@ fn a_sandbox_has_the_kubelets_name_labels_and_namespaces() {
     assert_eq!((&host["NetworkMode"], &host["IpcMode"]), (&json!("none"), &json!("shareable")));
     assert_eq!((&host["OomScoreAdj"], &host["CgroupParent"]), (&json!(-500), &json!("/kubepods/podu1")));
     assert_eq!(host.get("PidMode"), None);
+    assert_eq!(host["Init"], false, "whatever daemon.json says");
 }
 
 #[test]
@@ -89,6 +90,20 @@ fn a_container_joins_its_sandbox_and_rotates_its_log() {
     assert_eq!(host["SecurityOpt"], json!(["seccomp=unconfined"]));
     // procMount: Unmasked is an empty list; without one the engine would hide paths.
     assert_eq!(host["MaskedPaths"], json!([]));
+    assert_eq!(host["Init"], false, "whatever daemon.json says");
+}
+
+#[test]
+fn a_privileged_container_sees_the_nodes_cgroups() {
+    let facts = |version| EngineFacts { version, ..EngineFacts::default() };
+    let mut config = main_container();
+    let mode = |config: &ContainerConfig, version| {
+        made(config, &pod(), &facts(version))["HostConfig"].get("CgroupnsMode").cloned()
+    };
+    assert_eq!(mode(&config, 41), None);
+    config.security.privileged = true;
+    assert_eq!(mode(&config, 41), Some(json!("host")));
+    assert_eq!(mode(&config, 40), None, "it does not know this");
 }
 
 #[test]

@@ -42,6 +42,7 @@ pub(in crate::runtime) fn start(
         return external::create(dir, &pod, &bundle, report.as_fd());
     }
     cgroups::enter(&bundle.cgroups)?;
+    clone::allow_all_cpus();
     let namespaces = &bundle.oci.linux.namespaces;
     join_listed(namespaces)?;
     let report = report.as_fd();

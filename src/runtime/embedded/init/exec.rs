@@ -53,6 +53,7 @@ fn enter(
 ) -> Result<Ready, InitError> {
     let process = &spec.process;
     cgroups::enter(&spec.cgroups)?;
+    clone::allow_all_cpus();
     set_umask(0);
     let procfs = Procfs::open().doing("open", "/proc")?;
     // The monitor has not reaped it, so the number still means the container's first process.

@@ -289,6 +289,10 @@ fn configure(pod: &PodLink<'_>) -> Result<(), NetworkError> {
     let link = link_of(&mut network, POD_LINK)?;
     let used = pod.addresses.iter().any(|(ip, _)| ip.is_ipv6());
     prepare_ipv6(POD_LINK, if used { Ipv6::Given } else { Ipv6::LinkLocal })?;
+    if used {
+        // Docker before 26 switches IPv6 off in sandboxes.
+        set("ipv6/conf/lo/disable_ipv6", "0")?;
+    }
     network.set_up(link.index)?;
     for (ip, subnet) in &pod.addresses {
         faults::step("assign the pod an IP address")?;

@@ -416,6 +416,16 @@ fn both_families_work_in_the_order_of_pod_cidr() {
 }
 
 #[test]
+fn a_pod_with_ipv6_reaches_itself_where_docker_switched_it_off() {
+    let (host, pod) = (Host::new(&["10.86.0.0/24", "fd00:86::/64"]), Pod::new("web"));
+    pod.run(|| sh("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"));
+    host.run(|| host.network.attach(&pod.attachment(&[]))).unwrap();
+    let server = pod.run(|| listen("[::]:80"));
+    assert_eq!(pod.run(|| call(&server, at("::1", 80))).unwrap().0.to_string(), "::1");
+    host.detach(&pod);
+}
+
+#[test]
 fn the_rules_read_as_they_are_meant() {
     let host = Host::new(&["10.86.0.0/24", "fd00:86::/64"]);
     host.run(|| {
