@@ -70,7 +70,8 @@ fn a_host_port_that_is_in_use_is_said_or_refused() {
         let problems = report["problems"].as_array().expect("a list").clone();
         problems.into_iter().find(|problem| problem["subject"] == "pod default/taker-edge")
     };
-    let shown = problem(&node).expect("a problem of the node");
+    // The event comes with the sandbox, the problem with the pod's address.
+    let shown = wait_for("a problem of the node", PATIENCE, || problem(&node).ok_or("none yet".to_owned()));
     assert!(shown["message"].to_string().contains(&format!("HostPortConflict: {expected}")), "{shown}");
     drop(socket);
     assert_eq!(problem(&node), None, "nothing listens any more");
