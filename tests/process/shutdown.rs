@@ -172,6 +172,8 @@ fn openrc_stops_pods_only_when_the_machine_shuts_down() {
         node.keeps_running("neighbour", &first[0]);
         node.keeps_running("vital", &first[1]);
         node.agent.start();
+        // Its commands would read the store: a signal before it handles signals ends it without a code.
+        wait_for("the agent to answer", PATIENCE, || node.agent.status_json());
         node.agent.wait_for_phase("vital", "Running");
         node.agent.wait_for_phase("neighbour", "Running");
     }
