@@ -72,7 +72,7 @@ pub(super) fn flag_dump(args: &Args) -> Vec<String> {
 
 /// One line for each setting.
 pub(super) fn table(resolved: &Resolved) -> String {
-    let document = resolved.masked();
+    let document = masked(&resolved.document());
     let mut text = String::new();
     let origin = |key: &str| resolved.provenance.get(key).unwrap_or(&Origin::Default);
     let mut line = |name: &str, value: &str, origin: &Origin| {

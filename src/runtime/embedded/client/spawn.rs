@@ -127,26 +127,23 @@ impl ForkServer {
         let request = Fork { directory: directory.0.clone(), cgroup }.encode();
         let io =
             |source| MonitorError::Io { action: "fork the monitor of", path: directory.0.clone(), source };
-        let was_kept = kept.take();
-        let is_first = was_kept.is_none();
-        let mut socket = match was_kept {
-            Some(socket) => socket,
-            None => self.start(directory).await?,
-        };
-        let within_patience = async |socket: &Polled| {
-            within(directory.0.clone(), PATIENCE, async { ask(socket, &request, streams).await.map_err(io) })
+        let asked = async |server: &Polled| {
+            within(directory.0.clone(), PATIENCE, async { ask(server, &request, streams).await.map_err(io) })
                 .await
         };
-        let mut answer = within_patience(&socket).await?;
-        if answer.is_none() && !is_first {
-            // It was killed since, and has forked nothing: a monitor would have answered.
-            socket = self.start(directory).await?;
-            answer = within_patience(&socket).await?;
+        let mut server = kept.take();
+        let mut answer = match &server {
+            Some(server) => asked(server).await?,
+            None => None,
+        };
+        if answer.is_none() {
+            // There was none, or it was killed since and has forked nothing: a monitor would have answered.
+            answer = asked(server.insert(self.start(directory).await?)).await?;
         }
         let Some(pid) = answer else {
             return Err(MonitorError::Refused("agent fork-server exited".to_owned()));
         };
-        *kept = Some(socket);
+        *kept = server;
         self.used_at.set(Instant::now());
         if pid > 0 {
             return Ok(pid);
